@@ -1,0 +1,1 @@
+//! HTTP: the OpenAI routes and the operations routes.

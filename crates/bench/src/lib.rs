@@ -1,0 +1,1 @@
+//! Load generation and statistics against an OpenAI-compatible server.

@@ -1,0 +1,1 @@
+//! Checkpoints: Hugging Face folders, the hub, and typed configuration.

@@ -1,0 +1,3 @@
+//! The `outrider` command.
+
+fn main() {}

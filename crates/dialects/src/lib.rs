@@ -1,0 +1,1 @@
+//! What SGLang, vLLM, llama.cpp and Outrider call things, by version.

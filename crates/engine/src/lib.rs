@@ -1,0 +1,1 @@
+//! One thread that owns all inference state: schedule, forward, sample, commit.

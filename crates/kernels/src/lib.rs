@@ -1,0 +1,1 @@
+//! Tensor operations on the CPU and the worker pool.

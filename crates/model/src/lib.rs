@@ -1,0 +1,1 @@
+//! The networks: forward over a flat batch of rows, and the draft head.

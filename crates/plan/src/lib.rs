@@ -1,0 +1,1 @@
+//! Bytes and times: every size the server uses, decided before it starts.

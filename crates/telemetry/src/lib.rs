@@ -1,0 +1,1 @@
+//! Step and request records, counters, Prometheus text and log lines.

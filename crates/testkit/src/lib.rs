@@ -1,0 +1,1 @@
+//! Test fixtures: goldens, the scripted model, an HTTP client.

@@ -1,0 +1,1 @@
+//! Tokenizer, chat template, detokenizer, stop strings, reasoning and tool calls.
