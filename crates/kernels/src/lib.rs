@@ -1,1 +1,5 @@
 //! Tensor operations on the CPU and the worker pool.
+
+mod span;
+
+pub use span::Span;

@@ -1,1 +1,3 @@
 //! The networks: forward over a flat batch of rows, and the draft head.
+
+pub mod batch;
