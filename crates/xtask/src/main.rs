@@ -1,3 +1,31 @@
-//! Build tasks.
+//! Build tasks: `cargo xtask tidy` checks what the compiler and clippy cannot.
 
-fn main() {}
+mod tidy;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+
+const USAGE: &str = "usage: cargo xtask tidy";
+
+fn main() -> anyhow::Result<ExitCode> {
+    match std::env::args().nth(1).as_deref() {
+        Some("tidy") => {
+            let problems = tidy::problems(repository_root()?)?;
+            for problem in &problems {
+                eprintln!("{problem}");
+            }
+            Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        _ => anyhow::bail!(USAGE),
+    }
+}
+
+/// The folder that holds the workspace manifest.
+fn repository_root() -> anyhow::Result<&'static Path> {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .context("xtask does not lie in crates/xtask")
+}
