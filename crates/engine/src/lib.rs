@@ -3,4 +3,7 @@
 pub mod config;
 pub mod error;
 pub mod handle;
+mod history;
+mod noise;
 pub mod request;
+mod sampler;

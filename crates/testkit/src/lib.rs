@@ -1,1 +1,3 @@
 //! Test fixtures: goldens, the scripted model, an HTTP client.
+
+pub mod scripted;
