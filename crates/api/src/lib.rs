@@ -1,1 +1,4 @@
 //! HTTP: the OpenAI routes and the operations routes.
+
+pub mod error;
+pub mod fields;
