@@ -6,6 +6,7 @@
 //! [`StopMatcher`] (stop strings), [`ReasoningSplitter`] (thinking or answer) and [`ToolCallParser`] (calls).
 //! Nothing here knows logits, blocks, JSON over HTTP or async.
 
+pub mod delta;
 pub mod detokenizer;
 mod guard;
 mod jinja;
@@ -13,7 +14,7 @@ pub mod messages;
 pub mod output;
 mod python;
 pub mod reasoning;
-mod schema;
+pub mod schema;
 pub mod stop;
 pub mod template;
 #[cfg(test)]
@@ -21,11 +22,13 @@ mod testing;
 pub mod tokenizer;
 pub mod tool_calls;
 
+pub use delta::Delta;
 pub use detokenizer::Detokenizer;
 pub use messages::MessageError;
 pub use output::{Counts, Flow, MatchedStop, OutputOptions, OutputParser};
 pub use reasoning::{ReasoningSplitter, ReasoningStart};
+pub use schema::Tools;
 pub use stop::{StopError, StopMatcher};
 pub use template::{ChatRequest, ChatTemplate, Rendered, TemplateError};
 pub use tokenizer::{Markers, Tokenizer, TokenizerError};
-pub use tool_calls::{Delta, ToolCallParser, Tools};
+pub use tool_calls::ToolCallParser;

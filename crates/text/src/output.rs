@@ -11,11 +11,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::delta::{Delta, push_content, push_reasoning};
 use crate::detokenizer::Detokenizer;
 use crate::reasoning::{ReasoningSplitter, ReasoningStart};
+use crate::schema::Tools;
 use crate::stop::{StopError, StopMatcher};
 use crate::tokenizer::Tokenizer;
-use crate::tool_calls::{Delta, ToolCallParser, Tools, push_content};
+use crate::tool_calls::ToolCallParser;
 
 /// How one answer is read.
 #[derive(Clone, Debug, Default)]
@@ -251,14 +253,6 @@ impl OutputParser {
             self.starts.pop_front();
             self.counts.shown += 1;
         }
-    }
-}
-
-fn push_reasoning(deltas: &mut Vec<Delta>, text: &str) {
-    match deltas.last_mut() {
-        _ if text.is_empty() => {}
-        Some(Delta::Reasoning(last)) => last.push_str(text),
-        _ => deltas.push(Delta::Reasoning(text.to_owned())),
     }
 }
 

@@ -184,3 +184,6 @@ impl ReasoningSplitter {
         self.n_breaks += text.len() - body.len();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,37 @@
 //! What a tool's JSON schema says about the type of a parameter, and how parameter text becomes JSON of that type.
 
+use std::collections::HashMap;
+
 use serde_json::Value as Json;
+
+/// The parameter types of a request's tools.
+#[derive(Clone, Debug, Default)]
+pub struct Tools {
+    by_name: HashMap<String, HashMap<String, Types>>,
+}
+
+impl Tools {
+    /// Reads OpenAI tools, `{"type": "function", "function": {"name", "parameters"}}` or the inner object alone.
+    pub fn new(tools: &[Json]) -> Tools {
+        let mut by_name = HashMap::new();
+        for tool in tools {
+            let function = tool.get("function").unwrap_or(tool);
+            let Some(name) = function.get("name").and_then(Json::as_str) else { continue };
+            let schema = function.get("parameters").unwrap_or(&Json::Null);
+            let properties = schema.get("properties").and_then(Json::as_object);
+            let types = properties
+                .into_iter()
+                .flatten()
+                .map(|(key, p)| (key.clone(), Types::of(p, schema)));
+            by_name.insert(name.to_owned(), types.collect());
+        }
+        Tools { by_name }
+    }
+
+    pub(crate) fn types(&self, function: &str, parameter: &str) -> Types {
+        self.by_name.get(function).and_then(|p| p.get(parameter)).copied().unwrap_or_default()
+    }
+}
 
 /// Nesting of `anyOf`, `$ref` and the like that is followed; deeper is a reference cycle.
 const MAX_DEPTH: usize = 16;

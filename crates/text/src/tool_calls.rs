@@ -22,86 +22,17 @@
 //! - What is not a call after all (no function, broken JSON) is content, markup included.
 //! - A call that is cut off leaves its arguments unfinished, so that nobody runs half a call; never made to look whole.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use serde_json::Value as Json;
-use serde_json::value::RawValue;
+use crate::delta::{Delta, push_content};
+use crate::schema::{Tools, Types};
 
-use crate::schema::Types;
+mod markup;
 
-/// A piece of an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Delta {
-    /// Text of the answer.
-    Content(String),
-    /// Text of the thinking part.
-    Reasoning(String),
-    /// A tool call begins; sent once per call.
-    ToolCallStart {
-        /// 0 for the first call.
-        index: usize,
-        /// Unique within the answer, with the request's prefix.
-        id: String,
-        /// Name of the function.
-        name: String,
-    },
-    /// The next piece of the arguments; the pieces of a finished call join to a JSON object.
-    ToolCallArguments {
-        /// Of the call.
-        index: usize,
-        /// JSON text.
-        fragment: String,
-    },
-}
-
-/// Appends content, to the last delta where that is content too.
-pub(crate) fn push_content(out: &mut Vec<Delta>, text: &str) {
-    match out.last_mut() {
-        _ if text.is_empty() => {}
-        Some(Delta::Content(last)) => last.push_str(text),
-        _ => out.push(Delta::Content(text.to_owned())),
-    }
-}
-
-/// The parameter types of a request's tools.
-#[derive(Clone, Debug, Default)]
-pub struct Tools {
-    by_name: HashMap<String, HashMap<String, Types>>,
-}
-
-impl Tools {
-    /// Reads OpenAI tools, `{"type": "function", "function": {"name", "parameters"}}` or the inner object alone.
-    pub fn new(tools: &[Json]) -> Tools {
-        let mut by_name = HashMap::new();
-        for tool in tools {
-            let function = tool.get("function").unwrap_or(tool);
-            let Some(name) = function.get("name").and_then(Json::as_str) else { continue };
-            let schema = function.get("parameters").unwrap_or(&Json::Null);
-            let properties = schema.get("properties").and_then(Json::as_object);
-            let types = properties
-                .into_iter()
-                .flatten()
-                .map(|(key, p)| (key.clone(), Types::of(p, schema)));
-            by_name.insert(name.to_owned(), types.collect());
-        }
-        Tools { by_name }
-    }
-
-    fn types(&self, function: &str, parameter: &str) -> Types {
-        self.by_name.get(function).and_then(|p| p.get(parameter)).copied().unwrap_or_default()
-    }
-}
-
-const CALL: &str = "<tool_call>";
-const CALL_END: &str = "</tool_call>";
-const FUNCTION: &str = "<function=";
-const FUNCTION_END: &str = "</function>";
-const PARAMETER: &str = "<parameter=";
-const PARAMETER_END: &str = "</parameter>";
-
-/// Longest function or parameter name; what is longer is not a name.
-const MAX_NAME: usize = 256;
+use markup::{
+    CALL, CALL_END, FUNCTION, FUNCTION_END, Name, Nesting, PARAMETER, PARAMETER_END, Tag, escaped,
+    hermes_call, name_at, tag_at,
+};
 
 /// Incremental parser of one answer.
 #[derive(Debug)]
@@ -145,14 +76,6 @@ enum State {
     FunctionEnd,
     /// In the JSON object of a Hermes call.
     Object(Nesting),
-}
-
-/// Where in a JSON text we are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Nesting {
-    depth: usize,
-    in_string: bool,
-    escaped: bool,
 }
 
 /// The parameter value being read.
@@ -550,85 +473,6 @@ impl ToolCallParser {
             self.arguments(&text, out);
         }
     }
-}
-
-impl Nesting {
-    /// Takes one byte; true when it closes the object.
-    fn step(&mut self, byte: u8) -> bool {
-        if self.in_string {
-            let escaped = std::mem::take(&mut self.escaped);
-            match byte {
-                _ if escaped => {}
-                b'\\' => self.escaped = true,
-                b'"' => self.in_string = false,
-                _ => {}
-            }
-            return false;
-        }
-        match byte {
-            b'"' => self.in_string = true,
-            b'{' | b'[' => self.depth += 1,
-            b'}' | b']' => {
-                self.depth = self.depth.saturating_sub(1);
-                return self.depth == 0;
-            }
-            _ => {}
-        }
-        false
-    }
-}
-
-/// Which tag a text begins with.
-enum Tag {
-    Found(&'static str),
-    /// The text is too short to tell.
-    Begun,
-    None,
-}
-
-fn tag_at(text: &str, tags: &[&'static str]) -> Tag {
-    match tags.iter().find(|tag| text.starts_with(**tag)) {
-        Some(tag) => Tag::Found(tag),
-        None if tags.iter().any(|tag| tag.starts_with(text)) => Tag::Begun,
-        None => Tag::None,
-    }
-}
-
-/// The name that a text begins with, up to a `>`.
-enum Name<'a> {
-    Found(&'a str),
-    Begun,
-    None,
-}
-
-fn name_at(text: &str) -> Name<'_> {
-    match text.find(['>', '<', '\n']) {
-        Some(n) if n <= MAX_NAME && text[n..].starts_with('>') && !text[..n].trim().is_empty() => {
-            Name::Found(&text[..n])
-        }
-        None if text.len() <= MAX_NAME => Name::Begun,
-        _ => Name::None,
-    }
-}
-
-/// Name and arguments of a call in the Hermes form.
-fn hermes_call(object: &str) -> Option<(String, String)> {
-    let fields: HashMap<String, &RawValue> = serde_json::from_str(object).ok()?;
-    let name = serde_json::from_str(fields.get("name")?.get()).ok()?;
-    let arguments = fields.get("arguments").or_else(|| fields.get("parameters"));
-    let arguments = match arguments.map_or("{}", |raw| raw.get()) {
-        // Some models write the arguments as a string that holds JSON.
-        string if string.starts_with('"') => serde_json::from_str(string).ok()?,
-        json => json.to_owned(),
-    };
-    let is_object = serde_json::from_str::<Json>(&arguments).is_ok_and(|json| json.is_object());
-    is_object.then_some((name, arguments))
-}
-
-/// The text inside a JSON string.
-fn escaped(text: &str) -> String {
-    let quoted = Json::from(text).to_string();
-    quoted[1..quoted.len() - 1].to_owned()
 }
 
 #[cfg(test)]

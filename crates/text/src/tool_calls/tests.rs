@@ -2,7 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 /// What a stream of deltas amounts to.
 #[derive(Debug, Default, PartialEq)]
