@@ -70,8 +70,8 @@ enum Files {
     Embedded(EmbeddedFiles),
 }
 
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const SINGLE: &str = "model.safetensors";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
 impl Files {
     /// The bytes of a file; `None` when there is no such file.
@@ -145,7 +145,7 @@ impl Files {
 }
 
 /// File names of the shards, each with one tensor that the index puts there.
-fn shard_names(index: &[u8]) -> Result<BTreeMap<String, String>, CheckpointError> {
+pub(crate) fn shard_names(index: &[u8]) -> Result<BTreeMap<String, String>, CheckpointError> {
     let object = parse_object(INDEX, index)?;
     let Some(Value::Object(map)) = object.get("weight_map") else {
         return Err(CheckpointError::config(INDEX, "`weight_map` is missing or not an object"));

@@ -11,6 +11,7 @@ mod error;
 mod fields;
 mod fingerprint;
 mod generation;
+pub mod hub;
 pub mod names;
 mod rope;
 mod safetensors;

@@ -3,5 +3,9 @@
 mod config;
 mod damage;
 mod golden;
+mod hub;
+mod hub_refusals;
 mod incomplete;
 mod made_up;
+mod made_up_hub;
+mod server;
