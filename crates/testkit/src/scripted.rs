@@ -64,7 +64,8 @@ impl Faults {
 /// The scripted model.
 pub struct Scripted {
     shape: Shape,
-    draft_head: DraftHead,
+    /// Without one there is no carry, and drafting is a misuse.
+    draft_head: Option<DraftHead>,
     /// A row that follows this token has no numbers for logits.
     nan_after: Option<u32>,
     faults: Arc<Faults>,
@@ -111,7 +112,7 @@ struct Carry {
 
 impl Scripted {
     /// A model with empty memory.
-    pub fn new(shape: Shape, draft_head: DraftHead) -> Scripted {
+    pub fn new(shape: Shape, draft_head: Option<DraftHead>) -> Scripted {
         Scripted {
             shape,
             draft_head,
@@ -240,7 +241,7 @@ impl Scripted {
     /// The draft head's opinion on what follows a history.
     fn draft_logits(&self, history: u64) -> Vec<f32> {
         let target = (0..self.shape.vocab_size).map(|id| logit(history, id));
-        match self.draft_head {
+        match self.draft_head.expect("this model has no draft head") {
             DraftHead::AlwaysRight => target.collect(),
             DraftHead::Random(percent) if mix(history ^ 0xD5) % 100 < percent => target.collect(),
             DraftHead::Random(_) => {
@@ -269,7 +270,9 @@ impl Forward for Scripted {
             let tokens = &batch.tokens[span.row..span.row + span.n_rows];
             let rows = self.run(span, tokens);
             hidden.extend_from_slice(&rows);
-            self.carry(span, tokens, rows);
+            if self.draft_head.is_some() {
+                self.carry(span, tokens, rows);
+            }
         }
         self.logits.clear();
         for &row in batch.logit_rows {

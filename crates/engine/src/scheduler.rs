@@ -1,0 +1,191 @@
+//! Who runs, and which rows: admission in arrival order, chunked prefill beside decodes, preemption.
+//!
+//! `running` and `waiting` together are always in arrival order: sequences are admitted from the front of
+//! the queue, and it is the newest running one that is preempted, back to the front of the queue. So the
+//! oldest sequence is never preempted and always gets rows; it ends, and then the next one is the oldest:
+//! nobody starves.
+
+use std::collections::VecDeque;
+
+use cache::{BLOCK_LEN, Cache, blocks_for};
+
+use crate::config::EngineConfig;
+use crate::sequence::{Running, Sequence};
+
+/// All sequences, and the blocks and slots they run on.
+pub(crate) struct Scheduler {
+    pub(crate) waiting: VecDeque<Sequence>,
+    pub(crate) running: Vec<Running>,
+    cache: Cache,
+    max_running: usize,
+    chunked_prefill_size: usize,
+}
+
+/// The rows that one step computes.
+#[derive(Default)]
+pub(crate) struct Schedule {
+    /// In the order of `running`, each sequence at most once.
+    pub(crate) claims: Vec<Claim>,
+    pub(crate) n_admitted: usize,
+    pub(crate) n_preempted: usize,
+    pub(crate) n_cached_tokens: usize,
+}
+
+/// The rows of one sequence in one step: known tokens, then drafts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    /// Index into `running`.
+    pub(crate) running: usize,
+    /// Tokens from `n_computed` on that are fed.
+    pub(crate) n_known: usize,
+    /// Drafts after them; only a decode has any.
+    pub(crate) depth: usize,
+}
+
+impl Scheduler {
+    pub(crate) fn new(config: &EngineConfig) -> Scheduler {
+        Scheduler {
+            waiting: VecDeque::with_capacity(config.max_queued + config.max_running),
+            running: Vec::with_capacity(config.max_running),
+            cache: Cache::new(config.n_blocks, config.n_slots),
+            max_running: config.max_running,
+            chunked_prefill_size: config.chunked_prefill_size,
+        }
+    }
+
+    /// A new request, behind all others.
+    pub(crate) fn enqueue(&mut self, sequence: Sequence) {
+        self.waiting.push_back(sequence);
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    pub(crate) fn n_never_admitted(&self) -> usize {
+        self.waiting.iter().filter(|s| s.clock.first_scheduled.is_none()).count()
+    }
+
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// Claims the rows of the next step; `depth` wishes for drafts, for each decode.
+    pub(crate) fn schedule(&mut self, depth: impl Fn(&Running) -> usize) -> Schedule {
+        let mut schedule = Schedule::default();
+        let mut budget = self.chunked_prefill_size;
+        let mut index = 0;
+        while index < self.running.len() {
+            let running = &self.running[index];
+            let claim = if running.is_decoding() {
+                let depth = depth(running).min(running.sequence.n_remaining() - 1);
+                self.claim_decode(index, depth, &mut schedule)
+            } else {
+                claim_chunk(index, running, &mut budget)
+            };
+            schedule.claims.extend(claim);
+            index += 1;
+        }
+        self.admit(&mut budget, &mut schedule);
+        schedule
+    }
+
+    /// One row and at most `depth` drafts for a decode. Drafts take no more than what is free; for its
+    /// one row the newest sequences are preempted, which may be the decode itself.
+    fn claim_decode(
+        &mut self,
+        index: usize,
+        depth: usize,
+        schedule: &mut Schedule,
+    ) -> Option<Claim> {
+        loop {
+            let Running { lease, n_computed, .. } = self.running.get_mut(index)?;
+            if self.cache.grow(lease, blocks_for(*n_computed + 1)) {
+                let depth = if self.cache.grow(lease, blocks_for(*n_computed + 1 + depth)) {
+                    depth
+                } else {
+                    lease.n_positions() - (*n_computed + 1)
+                };
+                return Some(Claim { running: index, n_known: 1, depth });
+            }
+            self.preempt_newest();
+            schedule.n_preempted += 1;
+        }
+    }
+
+    /// The newest running sequence gives up everything computed and waits before all others.
+    fn preempt_newest(&mut self) {
+        let Running { sequence, lease, .. } = self.running.pop().expect("a sequence is running");
+        self.cache.release(lease);
+        self.waiting.push_front(sequence);
+    }
+
+    /// Admits from the front of the queue while slots, blocks and prefill rows last. Blocks for all that
+    /// is known of a sequence are reserved at once, so a prefill never stops half way; and one more
+    /// block for each running sequence must stay free, so that an admission is not the cause of a
+    /// preemption right after it.
+    fn admit(&mut self, budget: &mut usize, schedule: &mut Schedule) {
+        while self.running.len() < self.max_running {
+            let Some(sequence) = self.waiting.front() else { return };
+            let n_tokens = sequence.tokens.len();
+            let n_blocks = blocks_for(n_tokens);
+            if chunk(n_tokens, *budget) == 0
+                || self.cache.blocks().n_free() < n_blocks + self.running.len()
+            {
+                return;
+            }
+            let n_blocks_max = blocks_for(sequence.n_positions_max());
+            let Some(lease) = self.cache.lease(n_blocks, n_blocks_max) else { return };
+            let sequence = self.waiting.pop_front().expect("looked at above");
+            let running = Running::new(sequence, lease);
+            schedule.claims.extend(claim_chunk(self.running.len(), &running, budget));
+            schedule.n_admitted += 1;
+            self.running.push(running);
+        }
+    }
+
+    /// Takes a running sequence out; its blocks and slot are free again.
+    pub(crate) fn remove(&mut self, index: usize) -> Sequence {
+        let Running { sequence, lease, .. } = self.running.remove(index);
+        self.cache.release(lease);
+        sequence
+    }
+
+    /// Takes a sequence out wherever it is.
+    pub(crate) fn remove_by_id(&mut self, id: u64) -> Option<Sequence> {
+        if let Some(index) = self.running.iter().position(|r| r.sequence.id == id) {
+            return Some(self.remove(index));
+        }
+        let index = self.waiting.iter().position(|s| s.id == id)?;
+        self.waiting.remove(index)
+    }
+
+    /// Takes the newest sequence out: called until none is left, it empties the engine.
+    pub(crate) fn remove_newest(&mut self) -> Option<Sequence> {
+        self.waiting.pop_back().or_else(|| {
+            let index = self.running.len().checked_sub(1)?;
+            Some(self.remove(index))
+        })
+    }
+
+    /// Panics if a block, a slot or a lease is lost or held twice.
+    pub(crate) fn check_integrity(&self) {
+        self.cache.check_integrity(self.running.iter().map(|r| &r.lease));
+        for Running { sequence, lease, n_computed, n_replay } in &self.running {
+            assert!(*n_computed < sequence.tokens.len() && *n_computed <= lease.n_positions());
+            assert!(n_replay <= n_computed && sequence.n_remaining() > 0);
+        }
+    }
+}
+
+/// The next chunk of a prefill, if the budget holds one.
+fn claim_chunk(index: usize, running: &Running, budget: &mut usize) -> Option<Claim> {
+    let n_known = chunk(running.sequence.tokens.len() - running.n_computed, *budget);
+    *budget -= n_known;
+    (n_known > 0).then_some(Claim { running: index, n_known, depth: 0 })
+}
+
+/// Rows of the next chunk of `n_missing`: chunks end at block edges, except the last one.
+fn chunk(n_missing: usize, budget: usize) -> usize {
+    if n_missing <= budget { n_missing } else { budget - budget % BLOCK_LEN }
+}

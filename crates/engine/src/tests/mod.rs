@@ -1,0 +1,7 @@
+//! Whole engines over the scripted model.
+
+mod rig;
+
+mod lifecycle;
+mod sim;
+mod threads;
