@@ -1,5 +1,45 @@
 //! Tensor operations on the CPU and the worker pool.
+//!
+//! Activations are f32, weights f32 or bf16 as stored. Every output is a fixed sequence of f32
+//! operations, so it has the same bits on every instruction set and with any number of rows,
+//! threads and chunks: that is what lets speculation, batching and prefix reuse be exact.
 
+// The one crate that may: vector instructions, tasks that write disjoint parts, huge pages.
+#![allow(unsafe_code)]
+
+mod activation;
+mod attention;
+mod bandwidth;
+mod conv;
+mod cpu;
+mod delta_net;
+#[cfg(test)]
+mod delta_net_tests;
+mod heads;
+mod isa;
+mod kv_store;
+mod lanes;
+mod math;
+mod matmul;
+mod matrix;
+mod memory;
+mod norm;
+mod pool;
+mod rope;
 mod span;
+mod state_store;
+#[cfg(test)]
+mod testing;
+mod tile;
 
+pub use bandwidth::read_bandwidth;
+pub use conv::ConvWeight;
+pub use cpu::Cpu;
+pub use delta_net::{DeltaInput, DeltaParams};
+pub use heads::{Fused, Heads};
+pub use isa::Isa;
+pub use kv_store::{KV_BLOCK, KvShape, KvStore, KvType};
+pub use matrix::{Matrix, Part, WeightData, WeightFormat};
+pub use rope::Rope;
 pub use span::Span;
+pub use state_store::{DeltaShape, StateStore};

@@ -18,3 +18,16 @@ pub struct Span<'a> {
     /// Leading rows that are certain: their state is written. The rest are drafts, kept as pending.
     pub n_commit: usize,
 }
+
+/// Checks that spans have rows, in ascending order and without overlap, inside a batch of `m`.
+#[track_caller]
+pub(crate) fn check_rows(spans: &[Span<'_>], m: usize) {
+    let mut end = 0;
+    for span in spans {
+        assert!(span.n_rows > 0, "a span without rows: {span:?}");
+        assert!(span.row >= end, "a span that overlaps the one before: {span:?}");
+        assert!(span.n_commit <= span.n_rows, "more rows committed than there are: {span:?}");
+        end = span.row + span.n_rows;
+    }
+    assert!(end <= m, "spans of {end} rows in a batch of {m}");
+}

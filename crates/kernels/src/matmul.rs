@@ -1,0 +1,145 @@
+//! Matrix products.
+
+use crate::cpu::Cpu;
+use crate::matrix::Matrix;
+use crate::memory::Disjoint;
+use crate::tile::{Rows, TILE, product};
+
+impl Cpu {
+    /// `y[m, n] = x[m, k] W[n, k]^T` for any m >= 1.
+    ///
+    /// Each output is `fold over k ascending of fma(x[k], w[n, k], acc)` from 0: its bits depend
+    /// on its row and its weights only.
+    ///
+    /// # Panics
+    /// If `x` is not whole rows of k or `y` is not m rows of n.
+    pub fn matmul(&self, w: &Matrix, x: &[f32], y: &mut [f32]) {
+        let (k, n) = (w.k(), w.n());
+        let m = x.len() / k;
+        assert_eq!(x.len(), m * k, "x is not [m, {k}]");
+        assert_eq!(y.len(), m * n, "y is not [{m}, {n}]");
+        let y = Disjoint::new(y);
+        self.run(w.n_tiles(), TILE * k * m, &|tile| {
+            let rows = Rows {
+                m,
+                k,
+                x: x.as_ptr(),
+                x_stride: k,
+                y: y.as_ptr().wrapping_add(tile * TILE),
+                y_stride: n,
+                n: TILE.min(n - tile * TILE),
+                accumulate: false,
+            };
+            // SAFETY: x is [m, k] and y [m, n]; each task writes the columns of its own tile.
+            unsafe { product(self.target(), w.tile(tile), rows) };
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matrix::{Part, WeightData};
+    use crate::testing::{Random, bits, isas};
+
+    fn pack(cpu: &Cpu, n: usize, k: usize, w: &[f32], as_bf16: bool) -> Matrix {
+        let bytes: Vec<u8> = if as_bf16 {
+            w.iter().flat_map(|&w| half::bf16::from_f32(w).to_le_bytes()).collect()
+        } else {
+            w.iter().flat_map(|w| w.to_le_bytes()).collect()
+        };
+        let data = if as_bf16 { WeightData::Bf16(&bytes) } else { WeightData::F32(&bytes) };
+        Matrix::pack(cpu, k, &[Part { n, data }])
+    }
+
+    /// The definition.
+    fn fold(n: usize, k: usize, w: &[f32], x: &[f32], as_bf16: bool) -> Vec<f32> {
+        let widened = |w: f32| if as_bf16 { half::bf16::from_f32(w).to_f32() } else { w };
+        x.chunks(k)
+            .flat_map(|x| {
+                (0..n).map(|n| {
+                    let row = &w[n * k..(n + 1) * k];
+                    x.iter().zip(row).fold(0.0, |acc, (x, &w)| x.mul_add(widened(w), acc))
+                })
+            })
+            .collect()
+    }
+
+    #[test]
+    fn every_instruction_set_and_thread_count_gives_the_definition() {
+        let mut random = Random::new(5);
+        let shapes =
+            [(1, 1, 1), (64, 64, 1), (65, 7, 3), (200, 130, 6), (64, 300, 7), (70, 33, 29)];
+        for (n, k, m) in shapes {
+            let w = random.normals(n * k);
+            let x = random.normals(m * k);
+            for as_bf16 in [false, true] {
+                let expected = bits(&fold(n, k, &w, &x, as_bf16));
+                for isa in isas() {
+                    for n_threads in 1..=3 {
+                        let cpu = Cpu::new(n_threads, isa);
+                        let packed = pack(&cpu, n, k, &w, as_bf16);
+                        let mut y = vec![f32::NAN; m * n];
+                        cpu.matmul(&packed, &x, &mut y);
+                        assert_eq!(bits(&y), expected, "[{m}, {k}] x [{n}, {k}] {isa} {as_bf16}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_does_not_depend_on_its_batch() {
+        let mut random = Random::new(6);
+        let (n, k, m) = (160, 290, 64);
+        let w = random.normals(n * k);
+        let x = random.normals(m * k);
+        for isa in isas() {
+            let cpu = Cpu::new(2, isa);
+            for as_bf16 in [false, true] {
+                let packed = pack(&cpu, n, k, &w, as_bf16);
+                let alone: Vec<f32> = x
+                    .chunks(k)
+                    .flat_map(|x| {
+                        let mut y = vec![0.0; n];
+                        cpu.matmul(&packed, x, &mut y);
+                        y
+                    })
+                    .collect();
+                for rows in 2..=m {
+                    let mut y = vec![f32::NAN; rows * n];
+                    cpu.matmul(&packed, &x[..rows * k], &mut y);
+                    assert_eq!(bits(&y), bits(&alone[..rows * n]), "{rows} rows, {isa}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nan_and_infinity_stay_in_their_row() {
+        let cpu = Cpu::new(2, crate::Isa::detect());
+        let (n, k) = (128, 40);
+        let w = vec![1.0; n * k];
+        let packed = pack(&cpu, n, k, &w, true);
+        let mut x = vec![1.0; 8 * k];
+        x[3 * k + 5] = f32::NAN;
+        x[4 * k] = f32::INFINITY;
+        let mut y = vec![0.0; 8 * n];
+        cpu.matmul(&packed, &x, &mut y);
+        for (r, y) in y.chunks(n).enumerate() {
+            assert!(y.iter().all(|&y| match r {
+                3 => y.is_nan(),
+                4 => y == f32::INFINITY,
+                _ => y == k as f32,
+            }));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "y is not [2, 3]")]
+    fn shapes_are_checked() {
+        let cpu = Cpu::new(1, crate::Isa::Scalar);
+        let packed = pack(&cpu, 3, 2, &[0.0; 6], false);
+        cpu.matmul(&packed, &[0.0; 4], &mut [0.0; 5]);
+    }
+}
