@@ -1,0 +1,150 @@
+//! Information endpoints: where each engine answers, and what the answers mean.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+
+use crate::config::Config;
+use crate::engine::{Engine, Version};
+use crate::factor::Factor;
+use crate::value::Value;
+
+/// Paths of an engine's read-only endpoints, the newest spelling first.
+#[derive(Clone, Copy, Debug)]
+pub struct Endpoints {
+    /// Configuration and state.
+    pub info: &'static [&'static str],
+    /// Prometheus text.
+    pub metrics: &'static str,
+    /// Liveness that generates nothing where the engine offers it.
+    pub health: &'static str,
+    /// The model list.
+    pub models: &'static str,
+}
+
+/// Where an engine answers.
+pub fn endpoints(engine: Engine) -> Endpoints {
+    let info: &'static [&'static str] = match engine {
+        Engine::Sglang | Engine::Outrider => &["/server_info", "/get_server_info"],
+        Engine::Vllm => &["/server_info", "/version"],
+        Engine::LlamaCpp => &["/props", "/slots"],
+    };
+    Endpoints { info, metrics: "/metrics", health: "/health", models: "/v1/models" }
+}
+
+/// What an information endpoint said.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Info {
+    /// The configuration in force.
+    pub config: Config,
+    /// Numbers of the running server.
+    pub state: State,
+}
+
+/// Numbers of the running server, where the endpoint gives them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// KV pool in tokens.
+    pub kv_tokens: Option<f64>,
+    /// Requests that may run at once after every cap.
+    pub max_running: Option<f64>,
+    /// Generation speed of the last log interval; it keeps its value when the server is idle.
+    pub last_gen_tok_s: Option<f64>,
+    /// Accept length over the whole life of the server.
+    pub accept_len_lifetime: Option<f64>,
+    /// GiB of weights.
+    pub weights_gib: Option<f64>,
+}
+
+/// Reads SGLang's or Outrider's `/server_info`, or llama.cpp's `/props`.
+pub fn parse(text: &str) -> Option<Info> {
+    let Json::Object(map) = serde_json::from_str(text).ok()? else { return None };
+    if map.contains_key("default_generation_settings") || map.contains_key("build_info") {
+        return Some(llamacpp(&Json::Object(map)));
+    }
+    let looks_like_args = ["model_path", "model", "max_running_requests", "max_num_seqs"]
+        .iter()
+        .any(|key| map.contains_key(*key));
+    if !looks_like_args {
+        return None;
+    }
+    let engine = if map.contains_key("max_num_seqs") || map.contains_key("max_model_len") {
+        Engine::Vllm
+    } else if map.get("engine").and_then(Json::as_str) == Some("outrider") {
+        Engine::Outrider
+    } else {
+        Engine::Sglang
+    };
+    let mut config = Config::new(engine);
+    let mut state = State::default();
+    let internal =
+        map.get("internal_states").and_then(|states| states.get(0)).cloned().unwrap_or(Json::Null);
+    let number = |value: &Json, key: &str| value.get(key).and_then(Json::as_f64);
+    let top = Json::Object(map.clone());
+    state.kv_tokens = number(&top, "max_total_num_tokens");
+    state.max_running = number(&internal, "effective_max_running_requests_per_dp");
+    state.last_gen_tok_s = number(&internal, "last_gen_throughput");
+    state.accept_len_lifetime = number(&internal, "avg_spec_accept_length");
+    state.weights_gib = internal.get("memory_usage").and_then(|usage| number(usage, "weight"));
+    let arguments: serde_json::Map<String, Json> = map
+        .into_iter()
+        .filter(|(key, _)| {
+            !matches!(
+                key.as_str(),
+                "internal_states" | "max_total_num_tokens" | "engine" | "plan" | "scheduler_info"
+            )
+        })
+        .collect();
+    config.set_dump(&arguments);
+    config.whole = true;
+    Some(Info { config, state })
+}
+
+fn llamacpp(props: &Json) -> Info {
+    let mut config = Config::new(Engine::LlamaCpp);
+    let int = |value: Option<&Json>| value.and_then(Json::as_i64).map(Value::Int);
+    let settings = props.get("default_generation_settings");
+    let slots = int(props.get("total_slots"));
+    if let Some(context) = int(settings.and_then(|s| s.get("n_ctx"))) {
+        config.state(Factor::ModelMaxContext, context, "/props n_ctx");
+    }
+    if let Some(slots) = slots {
+        config.state(Factor::SchedMaxRunning, slots, "/props total_slots");
+    }
+    if let Some(path) = props.get("model_path").and_then(Json::as_str) {
+        config.state(
+            Factor::ModelPath,
+            Value::Text(crate::redact::text(path)),
+            "/props model_path",
+        );
+    }
+    if let Some(depth) = int(settings.and_then(|s| s.get("speculative.n_max"))) {
+        config.state(Factor::SpecNumSteps, depth, "/props speculative.n_max");
+    }
+    config.version = props.get("build_info").and_then(Json::as_str).and_then(Version::parse);
+    Info { config, state: State::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_info_separates_asked_and_effective() {
+        let info = parse(
+            r#"{"model_path": "/m", "max_running_requests": 16, "api_key": "secretword", "version": "0.5.23", "max_total_num_tokens": 743739,
+                "internal_states": [{"last_gen_throughput": 264.2, "effective_max_running_requests_per_dp": 3}]}"#,
+        )
+        .unwrap();
+        assert_eq!(info.config.get(Factor::SchedMaxRunning), Some(&Value::Int(16)));
+        assert_eq!(info.state.max_running, Some(3.0));
+        assert_eq!(info.config.version, Version::parse("0.5.23"));
+        assert!(!format!("{info:?}").contains("secretword"));
+    }
+
+    #[test]
+    fn props_of_llama_cpp() {
+        let info = parse(r#"{"default_generation_settings": {"n_ctx": 65536}, "total_slots": 2, "model_path": "/x.gguf", "build_info": "b6123-abc"}"#).unwrap();
+        assert_eq!(info.config.engine, Engine::LlamaCpp);
+        assert_eq!(info.config.version.unwrap().to_string(), "b6123-abc");
+    }
+}
