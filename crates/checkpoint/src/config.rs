@@ -347,6 +347,9 @@ fn attention(
             hidden_size / n_heads
         }
     };
+    if head_dim % 2 == 1 {
+        return Err(text.error(format!("`head_dim` is {head_dim}; an even number is needed")));
+    }
     let defaults = match arch {
         Arch::Qwen35 => rope::Defaults { theta: None, partial_rotary_factor: 0.25 },
         Arch::Qwen3 => rope::Defaults { theta: None, partial_rotary_factor: 1.0 },
@@ -370,7 +373,7 @@ fn delta(text: Fields<'_>) -> Result<DeltaConfig, CheckpointError> {
         n_value_heads: text.size("linear_num_value_heads", MAX_HEADS)?,
         key_dim: text.size("linear_key_head_dim", MAX_HEAD_DIM)?,
         value_dim: text.size("linear_value_head_dim", MAX_HEAD_DIM)?,
-        conv_kernel: text.size_opt("linear_conv_kernel_dim", 16)?.unwrap_or(4),
+        conv_kernel: text.size_opt("linear_conv_kernel_dim", 8)?.unwrap_or(4),
     };
     divides(
         text,

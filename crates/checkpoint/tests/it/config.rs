@@ -152,6 +152,8 @@ fn what_cannot_be_honoured_is_refused_by_name() {
         (hybrid_config(), "layer_types", json!(["linear_attention"])),
         (hybrid_config(), "layer_types", json!(["full_attention", "x", "x", "x"])),
         (hybrid_config(), "linear_num_value_heads", json!(3)),
+        (hybrid_config(), "linear_conv_kernel_dim", json!(9)),
+        (hybrid_config(), "head_dim", json!(9)),
         (hybrid_config(), "num_key_value_heads", json!(3)),
         (hybrid_config(), "hidden_size", json!(0)),
         (hybrid_config(), "hidden_size", json!(-8)),

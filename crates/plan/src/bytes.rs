@@ -1,0 +1,213 @@
+//! How many bytes our own server needs: weights as packed, KV, recurrent state, buffers.
+//!
+//! The formulas restate what `kernels` and `model` allocate, from shapes alone; a test in `model`
+//! holds the two against each other.
+
+use checkpoint::config::{AttentionConfig, DeltaConfig, LayerKind, ModelConfig};
+use checkpoint::names::{EMBEDDING, HEAD};
+use checkpoint::{Checkpoint, DType};
+
+/// Positions of a KV block, outputs of a weight tile.
+pub const BLOCK_LEN: usize = 64;
+/// Hidden rows that a slot keeps for the draft head.
+pub const CARRY_ROWS: usize = 32;
+/// Parts of a slot begin at multiples of this many elements.
+const SLOT_ALIGNMENT: usize = 16;
+
+/// Element type of the KV store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvType {
+    /// 32-bit.
+    F32,
+    /// 16-bit, the upper half of a 32-bit float.
+    Bf16,
+}
+
+impl KvType {
+    fn element_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
+    }
+}
+
+/// A model as far as memory depends on it.
+#[derive(Clone, Debug)]
+pub struct ModelBytes {
+    /// Shapes.
+    pub config: ModelConfig,
+    /// Packed weights.
+    pub weights: WeightBytes,
+}
+
+/// Bytes of the packed weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WeightBytes {
+    /// Decoder layers and the final norm.
+    pub layers: u64,
+    /// The embedding, which is also the output matrix where the two are tied.
+    pub embedding: u64,
+    /// The output matrix; 0 where tied.
+    pub head: u64,
+    /// The draft head; 0 where the configuration declares none.
+    pub draft_head: u64,
+}
+
+impl WeightBytes {
+    /// All that is loaded, with the draft head or without.
+    pub fn loaded(&self, with_draft_head: bool) -> u64 {
+        let draft_head = if with_draft_head { self.draft_head } else { 0 };
+        self.layers + self.embedding + self.head + draft_head
+    }
+}
+
+impl ModelBytes {
+    /// The bytes of a checkpoint.
+    pub fn of(checkpoint: &Checkpoint) -> Self {
+        let dtype = |name: &str| checkpoint.dtype(name).unwrap_or(checkpoint.config().dtype);
+        Self::new(checkpoint.config(), &dtype)
+    }
+
+    /// The bytes of a model whose tensors have these stored types, by canonical name.
+    pub fn new(config: &ModelConfig, dtype: &dyn Fn(&str) -> DType) -> Self {
+        let packer = Packer { config, dtype };
+        let (vocab, hidden) = (config.vocab_size, config.hidden_size);
+        let layer =
+            |(i, kind): (usize, &LayerKind)| packer.layer(&format!("model.layers.{i}."), *kind);
+        let weights = WeightBytes {
+            layers: config.layers.iter().enumerate().map(layer).sum::<u64>() + floats(hidden),
+            embedding: packer.matrix(hidden, &[(EMBEDDING, vocab)]),
+            head: if config.tied { 0 } else { packer.matrix(hidden, &[(HEAD, vocab)]) },
+            draft_head: if config.n_mtp_layers == 0 { 0 } else { packer.draft_head() },
+        };
+        Self { config: config.clone(), weights }
+    }
+
+    /// Bytes of one KV block of 64 positions over all attention layers, the draft head's included
+    /// if it is loaded. The values of a head are padded to whole tiles of 64, its keys are not.
+    pub fn kv_block(&self, kv_type: KvType, with_draft_head: bool) -> u64 {
+        let AttentionConfig { n_kv_heads, head_dim, .. } = self.config.attention;
+        let n_layers = self.config.n_layers(LayerKind::Full) + usize::from(with_draft_head);
+        let head = (head_dim + head_dim.next_multiple_of(BLOCK_LEN)) * BLOCK_LEN;
+        (n_layers * n_kv_heads * head * kv_type.element_bytes()) as u64
+    }
+
+    /// Bytes of the recurrent state of one sequence: per linear layer the convolution's history,
+    /// the delta state and `max_pending` rows to replay; and the hidden rows that wait for the draft
+    /// head if it is loaded.
+    pub fn slot(&self, max_pending: usize, with_draft_head: bool) -> u64 {
+        let state = self.config.delta.as_ref().map_or(0, |d| delta_slot(d, max_pending));
+        let carry = if with_draft_head { CARRY_ROWS * self.config.hidden_size } else { 0 };
+        (self.config.n_layers(LayerKind::Linear) * state) as u64 * 4 + floats(carry)
+    }
+
+    /// Bytes of the activation buffers of a pass of `max_rows` rows and `max_logit_rows` logit rows.
+    pub fn scratch(&self, max_rows: usize, max_logit_rows: usize) -> u64 {
+        let ModelConfig { hidden_size, intermediate_size, vocab_size, .. } = self.config;
+        let a = &self.config.attention;
+        let attended = a.n_heads * a.head_dim;
+        let (mut fused, mut mixed, mut linear) = (qkv_rows(a).iter().sum::<usize>(), attended, 0);
+        if let Some(d) = &self.config.delta {
+            let (keys, values) = (d.n_key_heads * d.key_dim, d.n_value_heads * d.value_dim);
+            fused = fused.max(d.n_channels() + values + 2 * d.n_value_heads);
+            mixed = mixed.max(values);
+            // Convolved q, k, v; gated values; keys, queries and gates ready for the delta rule.
+            linear = d.n_channels() + values + 2 * (keys + d.n_value_heads);
+        }
+        // Residual stream, normed, projected back, final, fed to the draft head, and gathered twice
+        // as wide; gate and up and their product; the position.
+        let row = 7 * hidden_size + fused + mixed + linear + 3 * intermediate_size + 1;
+        floats(max_rows) * row as u64 + floats(max_logit_rows) * vocab_size as u64
+    }
+}
+
+/// Elements of the recurrent state of one layer of one sequence.
+fn delta_slot(d: &DeltaConfig, max_pending: usize) -> usize {
+    let aligned = |len: usize| len.next_multiple_of(SLOT_ALIGNMENT);
+    // Value columns lie in tiles of 64 or 32 if they fill them, else of 16.
+    let columns = [64, 32].into_iter().find(|n| d.value_dim.is_multiple_of(*n)).unwrap_or(16);
+    let (keys, values) = (d.n_key_heads * d.key_dim, d.n_value_heads * d.value_dim);
+    aligned((d.conv_kernel - 1) * d.n_channels())
+        + aligned(d.n_value_heads * d.key_dim * d.value_dim.next_multiple_of(columns))
+        + aligned(max_pending * d.n_channels())
+        + aligned(max_pending * (keys + values + 2 * d.n_value_heads))
+}
+
+/// Rows of the query (with its gate), key and value projections.
+fn qkv_rows(a: &AttentionConfig) -> [usize; 3] {
+    let (queries, keys) = (a.n_heads * a.head_dim, a.n_kv_heads * a.head_dim);
+    [if a.output_gate { 2 * queries } else { queries }, keys, keys]
+}
+
+fn floats(n: usize) -> u64 {
+    n as u64 * 4
+}
+
+/// Sizes of weights as `model` packs them: projections of one input fused, the rest as f32.
+struct Packer<'a> {
+    config: &'a ModelConfig,
+    dtype: &'a dyn Fn(&str) -> DType,
+}
+
+impl Packer<'_> {
+    /// A packed `[n, k]` of several tensors: rows padded to tiles of 64; bf16, with columns in
+    /// pairs, if all of them are, else f32.
+    fn matrix(&self, k: usize, parts: &[(&str, usize)]) -> u64 {
+        let n = parts.iter().map(|(_, n)| n).sum::<usize>().next_multiple_of(BLOCK_LEN);
+        match parts.iter().all(|(name, _)| (self.dtype)(name) == DType::Bf16) {
+            true => (n * k.next_multiple_of(2)) as u64 * 2,
+            false => floats(n * k),
+        }
+    }
+
+    fn layer(&self, prefix: &str, kind: LayerKind) -> u64 {
+        let (hidden, inner) = (self.config.hidden_size, self.config.intermediate_size);
+        let at = |suffix: &str| format!("{prefix}{suffix}");
+        let mixer = match kind {
+            LayerKind::Full => self.attention(&at("self_attn.")),
+            LayerKind::Linear => self.delta_net(&at("linear_attn.")),
+        };
+        let gate_up = [(&*at("mlp.gate_proj.weight"), inner), (&at("mlp.up_proj.weight"), inner)];
+        mixer
+            + floats(2 * hidden)
+            + self.matrix(hidden, &gate_up)
+            + self.matrix(inner, &[(&at("mlp.down_proj.weight"), hidden)])
+    }
+
+    fn attention(&self, prefix: &str) -> u64 {
+        let hidden = self.config.hidden_size;
+        let a = &self.config.attention;
+        let at = |suffix: &str| format!("{prefix}{suffix}");
+        let [q, k, v] = qkv_rows(a);
+        let qkv =
+            [(&*at("q_proj.weight"), q), (&at("k_proj.weight"), k), (&at("v_proj.weight"), v)];
+        let norms = if a.qk_norm { 2 * a.head_dim } else { 0 };
+        self.matrix(hidden, &qkv)
+            + self.matrix(a.n_heads * a.head_dim, &[(&at("o_proj.weight"), hidden)])
+            + floats(norms)
+    }
+
+    fn delta_net(&self, prefix: &str) -> u64 {
+        let hidden = self.config.hidden_size;
+        let Some(d) = &self.config.delta else { return 0 };
+        let at = |suffix: &str| format!("{prefix}{suffix}");
+        let values = d.n_value_heads * d.value_dim;
+        let projections = [
+            (&*at("in_proj_qkv.weight"), d.n_channels()),
+            (&at("in_proj_z.weight"), values),
+            (&at("in_proj_b.weight"), d.n_value_heads),
+            (&at("in_proj_a.weight"), d.n_value_heads),
+        ];
+        self.matrix(hidden, &projections)
+            + self.matrix(values, &[(&at("out_proj.weight"), hidden)])
+            + floats(d.conv_kernel * d.n_channels() + 2 * d.n_value_heads + d.value_dim)
+    }
+
+    fn draft_head(&self) -> u64 {
+        let hidden = self.config.hidden_size;
+        self.layer("mtp.layers.0.", LayerKind::Full)
+            + self.matrix(2 * hidden, &[("mtp.fc.weight", hidden)])
+            + floats(3 * hidden)
+    }
+}
