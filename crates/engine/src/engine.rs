@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use cache::BLOCK_LEN;
 use model::batch::{CARRY_ROWS, Forward};
-use telemetry::record::{Gauges, MAX_DEPTH, Snapshot, StepRecord, Totals};
+use telemetry::record::{Gauges, MAX_DEPTH, Snapshot, StepRecord};
 
 use crate::config::EngineConfig;
+use crate::depth::DepthPolicy;
 use crate::handle::{EngineHandle, Shared, Shutdown, Submission};
 use crate::request::FinishReason;
 use crate::sampler::Sampler;
@@ -25,6 +26,7 @@ pub struct Engine {
     pub(crate) model: Box<dyn Forward + Send>,
     pub(crate) scheduler: Scheduler,
     pub(crate) sampler: Sampler,
+    pub(crate) depth: DepthPolicy,
     pub(crate) rows: Rows,
     pub(crate) snapshot: Snapshot,
     observer: Observer,
@@ -59,13 +61,14 @@ impl Engine {
         let chunk = config.chunked_prefill_size;
         assert!(chunk > 0 && chunk.is_multiple_of(BLOCK_LEN), "chunks end at block edges");
         assert!((1..=config.n_slots).contains(&config.max_running), "a slot for each sequence");
-        // A pass may follow another one before the draft head catches up with both.
+        // A verify may follow another pass before the draft head catches up with both.
         let depth_max = MAX_DEPTH.min(CARRY_ROWS / 2 - 1);
         assert!(config.speculation.max_depth() <= depth_max, "drafts deeper than {depth_max}");
         let vocab_size = model.vocab_size();
         Engine {
             scheduler: Scheduler::new(&config),
             sampler: Sampler::new(vocab_size),
+            depth: DepthPolicy::new(config.speculation, config.max_running),
             rows: Rows::default(),
             snapshot: Snapshot::default(),
             observer,
@@ -172,6 +175,10 @@ impl Engine {
         record.gauges = self.gauges();
         self.snapshot.gauges = record.gauges;
         self.snapshot.totals.add(&record);
+        if record.n_decode_sequences > 0 {
+            let depth = record.n_drafted_at.iter().position(|&n| n == 0);
+            self.snapshot.depth = depth.unwrap_or(MAX_DEPTH);
+        }
         self.shared.publish(&self.snapshot);
         (self.observer)(&record);
         #[cfg(debug_assertions)]
@@ -191,24 +198,5 @@ impl Engine {
             n_slots: cache.slots().n(),
             n_tokens_held: scheduler.running.iter().map(|r| r.n_computed).sum(),
         }
-    }
-}
-
-/// Adds the new tokens of a sequence to the latencies.
-pub(crate) fn time_tokens(
-    totals: &mut Totals,
-    sequence: &mut Sequence,
-    n_tokens: usize,
-    now: Instant,
-) {
-    let clock = &mut sequence.clock;
-    let since = clock.last_token.replace(now);
-    if let Some(last) = since {
-        totals.itl_s += (now - last).as_secs_f64();
-        totals.n_itl += n_tokens as u64;
-    } else {
-        clock.first_token = Some(now);
-        totals.ttft_s += (now - clock.submitted).as_secs_f64();
-        totals.n_ttft += 1;
     }
 }

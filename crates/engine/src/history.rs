@@ -44,6 +44,16 @@ impl History {
         }
     }
 
+    /// Undoes the last `push` of the token and leaves no trace of it.
+    pub(crate) fn pop(&mut self, token: u32) {
+        let Some(counts) = &mut self.counts else { return };
+        let count = counts.get_mut(&token).expect("only pushed tokens are popped");
+        count.n_generated -= 1;
+        if count.n_generated == 0 && !count.in_prompt {
+            counts.remove(&token);
+        }
+    }
+
     /// Applies the penalties to a row of logits. Each token is changed alone, so the order of the map
     /// does not matter.
     pub(crate) fn penalise(&self, sampling: &Sampling, logits: &mut [f32]) {
@@ -87,6 +97,20 @@ mod tests {
         assert_eq!(penalised(&history, &all), [1.0, -4.0, 0.5 - 0.5 - 0.5, 1.0]);
         history.push(0);
         assert_eq!(penalised(&history, &all)[0], 1.0 - 0.75);
+    }
+
+    #[test]
+    fn a_popped_token_leaves_no_trace() {
+        let all = Sampling { repetition_penalty: 2.0, presence_penalty: 1.0, ..Sampling::greedy() };
+        let mut history = History::new(&all, &[0], 8);
+        let before = penalised(&history, &all);
+        for token in [0, 3, 3] {
+            history.push(token);
+        }
+        for token in [3, 3, 0] {
+            history.pop(token);
+        }
+        assert_eq!(penalised(&history, &all), before);
     }
 
     #[test]

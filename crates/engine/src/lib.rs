@@ -3,7 +3,10 @@
 //! A request enters through `handle`, is taken in by `engine`, waits and runs in `scheduler` as the
 //! `sequence` it became, and leaves by `Engine::end`. What happens in between is `step`, read top down.
 
+mod commit;
 pub mod config;
+mod depth;
+mod draft;
 pub mod engine;
 pub mod error;
 pub mod handle;

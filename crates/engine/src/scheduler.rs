@@ -40,6 +40,8 @@ pub(crate) struct Claim {
     pub(crate) n_known: usize,
     /// Drafts after them; only a decode has any.
     pub(crate) depth: usize,
+    /// Whether this is a decode: the one known token is the newest of the answer.
+    pub(crate) decodes: bool,
 }
 
 impl Scheduler {
@@ -70,16 +72,18 @@ impl Scheduler {
         &self.cache
     }
 
-    /// Claims the rows of the next step; `depth` wishes for drafts, for each decode.
-    pub(crate) fn schedule(&mut self, depth: impl Fn(&Running) -> usize) -> Schedule {
+    /// Claims the rows of the next step. `depths` are the drafts wished for each decode, in
+    /// the order of `running`.
+    pub(crate) fn schedule(&mut self, depths: &[usize]) -> Schedule {
         let mut schedule = Schedule::default();
         let mut budget = self.chunked_prefill_size;
+        let mut depths = depths.iter();
         let mut index = 0;
         while index < self.running.len() {
             let running = &self.running[index];
             let claim = if running.is_decoding() {
-                let depth = depth(running).min(running.sequence.n_remaining() - 1);
-                self.claim_decode(index, depth, &mut schedule)
+                let depth = depths.next().expect("one for each decode");
+                self.claim_decode(index, *depth, &mut schedule)
             } else {
                 claim_chunk(index, running, &mut budget)
             };
@@ -106,7 +110,7 @@ impl Scheduler {
                 } else {
                     lease.n_positions() - (*n_computed + 1)
                 };
-                return Some(Claim { running: index, n_known: 1, depth });
+                return Some(Claim { running: index, n_known: 1, depth, decodes: true });
             }
             self.preempt_newest();
             schedule.n_preempted += 1;
@@ -171,7 +175,7 @@ impl Scheduler {
     /// Panics if a block, a slot or a lease is lost or held twice.
     pub(crate) fn check_integrity(&self) {
         self.cache.check_integrity(self.running.iter().map(|r| &r.lease));
-        for Running { sequence, lease, n_computed, n_replay } in &self.running {
+        for Running { sequence, lease, n_computed, n_replay, .. } in &self.running {
             assert!(*n_computed < sequence.tokens.len() && *n_computed <= lease.n_positions());
             assert!(n_replay <= n_computed && sequence.n_remaining() > 0);
         }
@@ -182,7 +186,7 @@ impl Scheduler {
 fn claim_chunk(index: usize, running: &Running, budget: &mut usize) -> Option<Claim> {
     let n_known = chunk(running.sequence.tokens.len() - running.n_computed, *budget);
     *budget -= n_known;
-    (n_known > 0).then_some(Claim { running: index, n_known, depth: 0 })
+    (n_known > 0).then_some(Claim { running: index, n_known, depth: 0, decodes: false })
 }
 
 /// Rows of the next chunk of `n_missing`: chunks end at block edges, except the last one.

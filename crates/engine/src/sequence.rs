@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use cache::Lease;
 
+use crate::depth::SequenceDepth;
 use crate::handle::Submission;
 use crate::history::History;
 use crate::request::{
@@ -28,6 +29,7 @@ pub(crate) struct Sequence {
     /// Prompt tokens that came from the prefix cache at the first admission.
     pub(crate) n_cached: usize,
     pub(crate) speculation: SpeculationCounts,
+    pub(crate) depth: SequenceDepth,
 }
 
 /// When things happened to a sequence.
@@ -74,6 +76,7 @@ impl Sequence {
             },
             n_cached: 0,
             speculation: SpeculationCounts::default(),
+            depth: SequenceDepth::default(),
         }
     }
 
@@ -100,6 +103,18 @@ impl Sequence {
             n_generated: self.n_generated(),
             position: self.tokens.len(),
         }
+    }
+
+    /// The tokens, and what draws drafts after them.
+    pub(crate) fn drafter(&mut self) -> (&[u32], Drafter<'_>) {
+        let drafter = Drafter {
+            sampling: &self.sampling,
+            ends: &self.ends,
+            history: &mut self.history,
+            n_generated: self.tokens.len() - self.n_prompt,
+            position: self.tokens.len(),
+        };
+        (&self.tokens, drafter)
     }
 
     /// Appends a drawn token; says whether it ends the sequence. A stop wins over the limit.
@@ -135,6 +150,37 @@ impl Sequence {
             }),
         };
         self.outlet.end(event);
+    }
+}
+
+/// Draws as its sequence would, with drafts added to the history for the time being.
+pub(crate) struct Drafter<'a> {
+    sampling: &'a Sampling,
+    ends: &'a [u32],
+    history: &'a mut History,
+    n_generated: usize,
+    position: usize,
+}
+
+impl Drafter<'_> {
+    /// What decides draft `i`, once the drafts before it are pushed.
+    pub(crate) fn draw(&self, i: usize) -> Draw<'_> {
+        Draw {
+            sampling: self.sampling,
+            ends: self.ends,
+            history: self.history,
+            n_generated: self.n_generated + i,
+            position: self.position + i,
+        }
+    }
+
+    pub(crate) fn push(&mut self, draft: u32) {
+        self.history.push(draft);
+    }
+
+    /// Takes back the last draft pushed.
+    pub(crate) fn undo(&mut self, draft: u32) {
+        self.history.pop(draft);
     }
 }
 
@@ -186,12 +232,14 @@ pub(crate) struct Running {
     /// The last of these whose recurrent state is still pending in the slot: accepted drafts, which the
     /// next pass replays.
     pub(crate) n_replay: usize,
+    /// Position of the first hidden row that the draft head has not consumed.
+    pub(crate) carried_from: usize,
 }
 
 impl Running {
     /// Nothing is computed yet.
     pub(crate) fn new(sequence: Sequence, lease: Lease) -> Running {
-        Running { sequence, lease, n_computed: 0, n_replay: 0 }
+        Running { sequence, lease, n_computed: 0, n_replay: 0, carried_from: 0 }
     }
 
     /// Whether the next pass feeds nothing but the newest token of the answer.

@@ -1,14 +1,16 @@
 //! One step, from claims to events.
 //!
-//! Schedule, forward, verify, commit: a chunk of a prompt, a plain decode and a verify are the same walk
-//! with other numbers of rows. Nothing a step guesses outlives it.
+//! Schedule, draft, forward, verify, commit: a chunk of a prompt, a plain decode and a verify are the
+//! same walk with other numbers of rows. Nothing a step guesses outlives it.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use model::batch::{Batch, Span};
 use telemetry::record::StepRecord;
 
-use crate::engine::{Engine, time_tokens};
+use crate::depth::{Decode, StepTime};
+use crate::draft::draft;
+use crate::engine::Engine;
 use crate::sampler::Sampler;
 use crate::scheduler::Claim;
 use crate::sequence::Running;
@@ -19,6 +21,8 @@ use crate::verify::{Verdict, verify};
 pub(crate) struct Rows {
     tokens: Vec<u32>,
     logit_rows: Vec<u32>,
+    /// The drafts of all claims, one after another.
+    drafts: Vec<u32>,
 }
 
 impl Engine {
@@ -32,17 +36,25 @@ impl Engine {
             ..StepRecord::default()
         };
 
-        let schedule = self.scheduler.schedule(|_| 0);
+        let depths = self.depth.choose(&mut decodes(&mut self.scheduler.running));
+        let schedule = self.scheduler.schedule(&depths);
         assert!(!schedule.claims.is_empty(), "nothing can run, and nothing will ever change that");
         record.n_admitted = schedule.n_admitted;
         record.n_preempted = schedule.n_preempted;
         record.n_cached_tokens = schedule.n_cached_tokens;
         self.stamp_scheduled(&schedule.claims, started);
-        count_rows(&schedule.claims, &self.scheduler.running, &mut record);
-        let drafts: &[u32] = &[];
+        count_rows(&schedule.claims, &mut record);
+
+        let drafting = Instant::now();
+        if self.depth.is_on() {
+            let running = &mut self.scheduler.running;
+            let (sampler, drafts) = (&mut self.sampler, &mut self.rows.drafts);
+            draft(&mut *self.model, &schedule.claims, running, sampler, drafts);
+        }
+        record.draft_s = drafting.elapsed().as_secs_f64();
 
         let forward = Instant::now();
-        self.rows.fill(&schedule.claims, &self.scheduler.running, drafts);
+        self.rows.fill(&schedule.claims, &self.scheduler.running);
         let batch = Batch {
             tokens: &self.rows.tokens,
             spans: &spans(&schedule.claims, &self.scheduler.running),
@@ -52,13 +64,22 @@ impl Engine {
         record.forward_s = forward.elapsed().as_secs_f64();
 
         let sample = Instant::now();
-        let running = &mut self.scheduler.running;
+        let (running, drafts) = (&mut self.scheduler.running, &self.rows.drafts);
         let verdicts = judge(&schedule.claims, running, drafts, logits, &mut self.sampler);
         record.sample_s = sample.elapsed().as_secs_f64();
 
         self.commit(&schedule.claims, verdicts, &mut record);
-        let timed_s = record.forward_s + record.draft_s + record.sample_s;
-        record.other_s = started.elapsed().as_secs_f64() - timed_s;
+        let total_s = started.elapsed().as_secs_f64();
+        record.other_s = total_s - record.forward_s - record.draft_s - record.sample_s;
+        if record.n_prefill_sequences == 0 {
+            self.depth.timed(&StepTime {
+                n_decodes: record.n_decode_sequences,
+                n_rows: record.n_decode_rows,
+                depth: schedule.claims.iter().map(|claim| claim.depth).max().unwrap_or(0),
+                step_s: total_s - record.draft_s,
+                draft_s: record.draft_s,
+            });
+        }
         self.measured(record);
     }
 
@@ -75,47 +96,25 @@ impl Engine {
             }
         }
     }
+}
 
-    /// Makes the rows of the pass final, hands out the tokens, and lets go of what has ended.
-    fn commit(
-        &mut self,
-        claims: &[Claim],
-        verdicts: Vec<Option<Verdict>>,
-        record: &mut StepRecord,
-    ) {
-        let now = Instant::now();
-        let mut ended = Vec::new();
-        for (claim, verdict) in claims.iter().zip(verdicts) {
-            let running = &mut self.scheduler.running[claim.running];
-            running.n_computed += claim.n_known;
-            running.n_replay = 0;
-            let Some(mut verdict) = verdict else { continue };
-            running.n_computed += verdict.n_accepted();
-            running.n_replay = verdict.n_accepted();
-            record.n_generated += verdict.tokens.len();
-            if !verdict.tokens.is_empty() {
-                let totals = &mut self.snapshot.totals;
-                time_tokens(totals, &mut running.sequence, verdict.tokens.len(), now);
-                let tokens = std::mem::take(&mut verdict.tokens);
-                let answer = running.sequence.send(tokens);
-                verdict.end_by_listener(answer);
-            }
-            ended.extend(verdict.end.map(|end| (claim.running, end)));
-        }
-        // From the back, so that the indices of the others stay true.
-        for (index, end) in ended.into_iter().rev() {
-            let sequence = self.scheduler.remove(index);
-            self.end(sequence, end);
-        }
-    }
+/// The sequences that decode, as the choice of depths sees them.
+fn decodes(running: &mut [Running]) -> Vec<Decode<'_>> {
+    let decoding = running.iter_mut().filter(|r| r.is_decoding());
+    decoding
+        .map(|Running { sequence, .. }| Decode {
+            depth_max: sequence.n_remaining() - 1,
+            state: &mut sequence.depth,
+        })
+        .collect()
 }
 
 impl Rows {
     /// Lays out the tokens of all claims, and asks for logits where a token is to be drawn.
-    fn fill(&mut self, claims: &[Claim], running: &[Running], drafts: &[u32]) {
+    fn fill(&mut self, claims: &[Claim], running: &[Running]) {
         self.tokens.clear();
         self.logit_rows.clear();
-        let mut drafts = drafts;
+        let mut drafts = &self.drafts[..];
         for claim in claims {
             let Running { sequence, n_computed, .. } = &running[claim.running];
             let known = &sequence.tokens[*n_computed..][..claim.n_known];
@@ -179,11 +178,11 @@ fn judge(
 }
 
 /// Counts the rows of a step by kind.
-fn count_rows(claims: &[Claim], running: &[Running], record: &mut StepRecord) {
+fn count_rows(claims: &[Claim], record: &mut StepRecord) {
     for claim in claims {
-        if running[claim.running].is_decoding() {
+        if claim.decodes {
             record.n_decode_sequences += 1;
-            record.n_decode_rows += claim.n_known + claim.depth;
+            record.n_decode_rows += 1 + claim.depth;
         } else {
             record.n_prefill_sequences += 1;
             record.n_prefill_rows += claim.n_known;

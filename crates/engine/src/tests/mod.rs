@@ -4,4 +4,5 @@ mod rig;
 
 mod lifecycle;
 mod sim;
+mod speculation;
 mod threads;

@@ -7,7 +7,7 @@
 use testkit::scripted::DraftHead;
 
 use super::rig::{EOS, Listener, Rig, VOCAB, config, listener};
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, Speculation};
 use crate::noise::philox4x32;
 use crate::request::{Event, FinishReason, Gone, Request, Sampling};
 
@@ -55,9 +55,17 @@ fn world(seed: u64) -> (EngineConfig, DraftHead, Random) {
         n_slots: max_running,
         context_length: 400,
         chunked_prefill_size: random.pick(&[64, 128, 256]),
+        speculation: random.pick(&[
+            Speculation::Off,
+            Speculation::Fixed(1),
+            Speculation::Fixed(3),
+            Speculation::Fixed(8),
+            Speculation::Auto { max_depth: 5 },
+        ]),
         ..config()
     };
-    (config, DraftHead::AlwaysRight, random)
+    let heads = [DraftHead::AlwaysRight, DraftHead::AlwaysWrong, DraftHead::Random(60)];
+    (config, random.pick(&heads), random)
 }
 
 fn sampling(random: &mut Random) -> Sampling {
@@ -167,7 +175,13 @@ fn check(life: &Life, with_panics: bool, config: &EngineConfig) {
         },
         ends => panic!("not one end: {ends:?}"),
     };
-    let roomy = EngineConfig { max_running: 1, n_slots: 1, n_blocks: 8, ..config.clone() };
+    let roomy = EngineConfig {
+        max_running: 1,
+        n_slots: 1,
+        n_blocks: 8,
+        speculation: Speculation::Off,
+        ..config.clone()
+    };
     let alone = Rig::new(roomy, DraftHead::AlwaysRight).alone(life.request.clone());
     let expected = if whole { &alone[..] } else { &alone[..heard.tokens.len()] };
     assert_eq!(heard.tokens, expected, "request {}", life.request.id);

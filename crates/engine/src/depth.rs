@@ -1,0 +1,272 @@
+//! How many tokens to draft: as many as make the most tokens per second, measured while running.
+//!
+//! Two things are measured. Acceptance by draft index, for each sequence, with the one of all sequences as
+//! its prior. And the time of a step by its number of decoding sequences and rows, and of a pass of the
+//! draft head. A further draft of a sequence is worth the probability that all drafts up to it are
+//! accepted; taking drafts in falling order of worth, the best number is where expected tokens per second
+//! peak. The choice can be wrong for a while, but never changes a token.
+
+use telemetry::record::MAX_DEPTH;
+
+use crate::config::Speculation;
+
+/// How much of an observed acceptance is left after one more round of the same sequence, and after one
+/// more round of any.
+const KEEP_SEQUENCE: f64 = 0.95;
+const KEEP_ALL: f64 = 0.995;
+/// Rounds that the prior counts for.
+const PRIOR_ROUNDS: f64 = 3.0;
+/// Acceptance of the first draft before anything was observed.
+const FIRST_GUESS: f64 = 0.8;
+/// What one row more is thought to cost, as a share of the step, where nothing was measured.
+const ROW_SHARE: f64 = 0.05;
+/// The same for one pass of the draft head.
+const DRAFT_SHARE: f64 = 0.1;
+/// Every so many steps a measurement is refreshed that the current choice would not make: one draft more
+/// than pays, and every fourth time none.
+const PROBE_INTERVAL: u64 = 32;
+/// How far a new time moves one of the step before.
+const TIME_GAIN: f64 = 0.15;
+/// A time this many steps old is as stale as it gets: a new one then all but replaces it.
+const STALE_AGE: u64 = 16;
+/// A time this many steps old is forgotten: a number of rows that once was slow gets another try.
+const FORGET_AGE: u64 = 500;
+
+/// Chooses the depth of every decode of a step.
+pub(crate) struct DepthPolicy {
+    speculation: Speculation,
+    all: Acceptance,
+    times: StepTimes,
+    /// Time of one pass of the draft head, once measured.
+    draft_pass_s: Option<f64>,
+}
+
+/// Decayed counts of accepted drafts by their index, among rounds that accepted all drafts before it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Acceptance {
+    n_tried: [f64; MAX_DEPTH],
+    n_accepted: [f64; MAX_DEPTH],
+}
+
+/// What the policy keeps of one sequence.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SequenceDepth {
+    acceptance: Acceptance,
+    /// The next round tries one draft more than pays. Kept up as long as these are accepted, so that a
+    /// change for the better is learnt within a few rounds.
+    probes: bool,
+}
+
+/// A sequence that decodes in the coming step.
+pub(crate) struct Decode<'a> {
+    /// Drafts that could still become tokens.
+    pub(crate) depth_max: usize,
+    pub(crate) state: &'a mut SequenceDepth,
+}
+
+/// One draft that could be made.
+struct Draft {
+    /// Probability that it is accepted, and with it the tokens it is expected to gain.
+    worth: f64,
+    /// How many drafts of the same decode come before it.
+    index: usize,
+    /// Whose it is.
+    decode: usize,
+}
+
+/// What one step measured.
+pub(crate) struct StepTime {
+    /// Decoding sequences.
+    pub(crate) n_decodes: usize,
+    /// Their rows.
+    pub(crate) n_rows: usize,
+    /// The deepest of their drafts.
+    pub(crate) depth: usize,
+    /// Time without drafting.
+    pub(crate) step_s: f64,
+    /// Time of drafting.
+    pub(crate) draft_s: f64,
+}
+
+impl DepthPolicy {
+    pub(crate) fn new(speculation: Speculation, max_running: usize) -> DepthPolicy {
+        let n_rows_max = |n: usize| n * (1 + speculation.max_depth());
+        let measured = (0..=max_running).map(|n| vec![None; n_rows_max(n) + 1]).collect();
+        DepthPolicy {
+            speculation,
+            all: Acceptance::default(),
+            times: StepTimes { measured, n_steps: 0 },
+            draft_pass_s: None,
+        }
+    }
+
+    /// Whether there is a draft head to use.
+    pub(crate) fn is_on(&self) -> bool {
+        self.speculation != Speculation::Off
+    }
+
+    /// The depth of each decode, in order.
+    pub(crate) fn choose(&mut self, decodes: &mut [Decode<'_>]) -> Vec<usize> {
+        match self.speculation {
+            Speculation::Off => vec![0; decodes.len()],
+            Speculation::Fixed(depth) => decodes.iter().map(|d| depth.min(d.depth_max)).collect(),
+            Speculation::Auto { max_depth } => self.choose_auto(decodes, max_depth),
+        }
+    }
+
+    fn choose_auto(&mut self, decodes: &mut [Decode<'_>], max_depth: usize) -> Vec<usize> {
+        let mut depths = vec![0; decodes.len()];
+        if decodes.is_empty() {
+            return depths;
+        }
+        self.times.n_steps += 1;
+        let n_steps = self.times.n_steps;
+        let probe = n_steps.is_multiple_of(PROBE_INTERVAL);
+        if probe && n_steps.is_multiple_of(4 * PROBE_INTERVAL) {
+            return depths;
+        }
+        let mut drafts = Vec::new();
+        for (decode, Decode { depth_max, state }) in decodes.iter().enumerate() {
+            let mut worth = 1.0;
+            for index in 0..max_depth.min(*depth_max) {
+                worth *= self.rate(&state.acceptance, index);
+                drafts.push(Draft { worth, index, decode });
+            }
+        }
+        // The worth never rises with the index, so the head of this order is a depth for each decode.
+        drafts.sort_by(|a, b| {
+            b.worth.total_cmp(&a.worth).then((a.index, a.decode).cmp(&(b.index, b.decode)))
+        });
+        for draft in &drafts[..self.n_paying(decodes.len(), &drafts)] {
+            depths[draft.decode] += 1;
+        }
+        for (decode, depth) in decodes.iter_mut().zip(&mut depths) {
+            decode.state.probes |= probe;
+            if decode.state.probes {
+                *depth = (*depth + 1).min(max_depth).min(decode.depth_max);
+            }
+        }
+        depths
+    }
+
+    /// How many of the drafts, best first, give the most tokens per second.
+    fn n_paying(&self, n_decodes: usize, drafts: &[Draft]) -> usize {
+        let draft_pass_s =
+            self.draft_pass_s.unwrap_or_else(|| DRAFT_SHARE * self.times.of(n_decodes, n_decodes));
+        let mut tokens = n_decodes as f64;
+        let mut best = (tokens / self.times.of(n_decodes, n_decodes), 0);
+        let mut n_passes = 0;
+        for (n, draft) in drafts.iter().enumerate() {
+            tokens += draft.worth;
+            n_passes = n_passes.max(draft.index + 1);
+            let step_s = self.times.of(n_decodes, n_decodes + n + 1);
+            let tokens_per_s = tokens / (step_s + n_passes as f64 * draft_pass_s);
+            if tokens_per_s > best.0 {
+                best = (tokens_per_s, n + 1);
+            }
+        }
+        best.1
+    }
+
+    /// Probability that draft `i` of a sequence is accepted after all before it were.
+    fn rate(&self, sequence: &Acceptance, i: usize) -> f64 {
+        let of_all = (0..=i).fold(FIRST_GUESS, |shallower, i| self.all.rate(i, shallower));
+        sequence.rate(i, of_all)
+    }
+
+    /// A verify accepted `n_accepted` of `depth` drafts of a sequence that goes on.
+    pub(crate) fn accepted(&mut self, state: &mut SequenceDepth, depth: usize, n_accepted: usize) {
+        self.all.observe(depth, n_accepted, KEEP_ALL);
+        state.acceptance.observe(depth, n_accepted, KEEP_SEQUENCE);
+        state.probes &= n_accepted == depth;
+    }
+
+    /// A step that only decoded took this long.
+    pub(crate) fn timed(&mut self, time: &StepTime) {
+        self.times.observe(time.n_decodes, time.n_rows, time.step_s);
+        if time.depth > 0 {
+            let pass_s = time.draft_s / time.depth as f64;
+            let old = self.draft_pass_s.unwrap_or(pass_s);
+            self.draft_pass_s = Some(old + TIME_GAIN * (pass_s - old));
+        }
+    }
+}
+
+impl Acceptance {
+    fn observe(&mut self, depth: usize, n_accepted: usize, keep: f64) {
+        for i in 0..depth.min(n_accepted + 1) {
+            self.n_tried[i] = self.n_tried[i] * keep + 1.0;
+            self.n_accepted[i] = self.n_accepted[i] * keep + f64::from(u8::from(i < n_accepted));
+        }
+    }
+
+    fn rate(&self, i: usize, prior: f64) -> f64 {
+        (self.n_accepted[i] + PRIOR_ROUNDS * prior) / (self.n_tried[i] + PRIOR_ROUNDS)
+    }
+}
+
+/// Times of steps that only decode, by number of decodes and of rows.
+struct StepTimes {
+    measured: Vec<Vec<Option<Measured>>>,
+    /// Steps so far: the clock of ages.
+    n_steps: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Measured {
+    step_s: f64,
+    /// Number of the step that measured it last.
+    at: u64,
+}
+
+impl StepTimes {
+    /// Expected time of a step, in seconds; in unknown units before the first one.
+    ///
+    /// Measured, or between the measured neighbours, or beyond them along the last slope, at least at a
+    /// guessed cost per row. Where nothing was measured with as many sequences, the nearest number of
+    /// them stands in.
+    fn of(&self, n_decodes: usize, n_rows: usize) -> f64 {
+        let distance = |n: &usize| n.abs_diff(n_decodes);
+        let all = 0..self.measured.len();
+        let known = all.filter(|&n| self.measured[n].iter().any(|m| self.recent(*m).is_some()));
+        let Some(n) = known.min_by_key(distance) else {
+            return 1.0 + ROW_SHARE * n_rows as f64;
+        };
+        let measured = &self.measured[n];
+        let at = |rows: usize| self.recent(measured[rows]).map(|step_s| (rows, step_s));
+        let mut below = (0..measured.len().min(n_rows + 1)).rev().filter_map(at);
+        let above = (n_rows..measured.len()).find_map(at);
+        match (below.next(), above) {
+            (Some((r0, s0)), Some((r1, s1))) if r0 < r1 => {
+                s0 + (s1 - s0) * (n_rows - r0) as f64 / (r1 - r0) as f64
+            }
+            (Some((r1, s1)), _) => {
+                let slope = below.next().map_or(0.0, |(r0, s0)| (s1 - s0) / (r1 - r0) as f64);
+                s1 + slope.max(ROW_SHARE * s1) * (n_rows - r1) as f64
+            }
+            (None, Some((rows, step_s))) => step_s / (1.0 + ROW_SHARE * (rows - n_rows) as f64),
+            (None, None) => unreachable!("something is known for this number of sequences"),
+        }
+    }
+
+    /// A time that is not forgotten.
+    fn recent(&self, measured: Option<Measured>) -> Option<f64> {
+        measured.filter(|m| self.n_steps - m.at <= FORGET_AGE).map(|m| m.step_s)
+    }
+
+    /// Moves a time towards a new one, the faster the older it is: contexts grow and machines get busy.
+    fn observe(&mut self, n_decodes: usize, n_rows: usize, step_s: f64) {
+        let at = self.n_steps;
+        let entry = &mut self.measured[n_decodes][n_rows];
+        let old = entry.unwrap_or(Measured { step_s, at });
+        // One step that the system interrupted must not weigh like many.
+        let step_s = step_s.clamp(old.step_s / 2.0, old.step_s * 2.0);
+        let age = (at - old.at).clamp(1, STALE_AGE);
+        let gain = 1.0 - (1.0 - TIME_GAIN).powi(age as i32);
+        *entry = Some(Measured { step_s: old.step_s + gain * (step_s - old.step_s), at });
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/depth.rs"]
+mod tests;

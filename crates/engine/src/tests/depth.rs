@@ -1,0 +1,151 @@
+//! The choice of depths in worlds whose truth is known.
+
+use super::*;
+use crate::noise::philox4x32;
+
+/// What is true: acceptance of each draft, cost of a row beyond the first and of a draft pass, both as
+/// shares of a step of one row.
+#[derive(Clone, Copy)]
+struct Truth {
+    rate: f64,
+    row: f64,
+    pass: f64,
+}
+
+impl Truth {
+    fn step_s(&self, n_decodes: usize, depth: usize) -> f64 {
+        let n_rows = n_decodes * (1 + depth);
+        0.02 * (1.0 + self.row * (n_rows - 1) as f64)
+    }
+
+    fn draft_s(&self, depth: usize) -> f64 {
+        0.02 * self.pass * depth as f64
+    }
+
+    fn tokens_per_s(&self, n_decodes: usize, depth: usize) -> f64 {
+        let tokens: f64 = (0..=depth).map(|i| self.rate.powi(i as i32)).sum();
+        n_decodes as f64 * tokens / (self.step_s(n_decodes, depth) + self.draft_s(depth))
+    }
+
+    fn best(&self, n_decodes: usize) -> f64 {
+        (0..=8).map(|depth| self.tokens_per_s(n_decodes, depth)).fold(0.0, f64::max)
+    }
+}
+
+/// A policy at work, with its own luck.
+struct World {
+    policy: DepthPolicy,
+    states: Vec<SequenceDepth>,
+    n_draws: u32,
+    seed: u32,
+}
+
+impl World {
+    fn new(n_decodes: usize, seed: u32) -> World {
+        let policy = DepthPolicy::new(Speculation::Auto { max_depth: 8 }, n_decodes);
+        World { policy, states: vec![SequenceDepth::default(); n_decodes], n_draws: 0, seed }
+    }
+
+    fn unit(&mut self) -> f64 {
+        self.n_draws += 1;
+        f64::from(philox4x32([self.n_draws, 0, 0, 0], [self.seed, 0])[0]) / f64::from(u32::MAX)
+    }
+
+    /// Tokens per second over some steps.
+    fn run(&mut self, truth: Truth, n_steps: usize) -> f64 {
+        let (mut tokens, mut seconds) = (0, 0.0);
+        for _ in 0..n_steps {
+            let mut states = std::mem::take(&mut self.states);
+            let mut decodes: Vec<_> =
+                states.iter_mut().map(|state| Decode { depth_max: 100, state }).collect();
+            let depths = self.policy.choose(&mut decodes);
+            for (state, &depth) in states.iter_mut().zip(&depths) {
+                let n_accepted = (0..depth).take_while(|_| self.unit() < truth.rate).count();
+                tokens += 1 + n_accepted;
+                if depth > 0 {
+                    self.policy.accepted(state, depth, n_accepted);
+                }
+            }
+            let (n_decodes, n_rows) = (depths.len(), depths.len() + depths.iter().sum::<usize>());
+            let depth = depths.into_iter().max().expect("somebody decodes");
+            // A step takes up to a tenth longer than it should.
+            let noise = 1.0 + 0.1 * self.unit();
+            let step_s = 0.02 * (1.0 + truth.row * (n_rows - 1) as f64) * noise;
+            let draft_s = truth.draft_s(depth) * noise;
+            self.policy.timed(&StepTime { n_decodes, n_rows, depth, step_s, draft_s });
+            seconds += step_s + draft_s;
+            self.states = states;
+        }
+        tokens as f64 / seconds
+    }
+}
+
+/// After a start, the policy must come near the best fixed depth, whatever is true.
+#[test]
+fn the_best_depth_is_found() {
+    for (seed, truth) in [
+        Truth { rate: 0.9, row: 0.03, pass: 0.05 },
+        Truth { rate: 0.6, row: 0.04, pass: 0.08 },
+        Truth { rate: 0.95, row: 0.5, pass: 0.1 },
+        Truth { rate: 0.5, row: 0.9, pass: 0.3 },
+        Truth { rate: 0.05, row: 0.04, pass: 0.1 },
+        Truth { rate: 0.0, row: 0.1, pass: 0.1 },
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for n_decodes in [1, 4] {
+            let mut world = World::new(n_decodes, seed as u32);
+            world.run(truth, 300);
+            // The noise costs five in a hundred by itself.
+            let share = 1.05 * world.run(truth, 2000) / truth.best(n_decodes);
+            println!("rate {} row {}: {share:.3}", truth.rate, truth.row);
+            assert!(share > 0.93, "{n_decodes} decodes, rate {}: {share:.3}", truth.rate);
+        }
+    }
+}
+
+#[test]
+fn a_change_of_the_text_or_of_the_machine_is_noticed() {
+    let good = Truth { rate: 0.9, row: 0.03, pass: 0.05 };
+    let bad = Truth { rate: 0.02, ..good };
+    let slow_rows = Truth { row: 0.9, ..good };
+    let mut world = World::new(1, 9);
+    for truth in [good, bad, good, slow_rows, good] {
+        world.run(truth, 1000);
+        let share = 1.05 * world.run(truth, 500) / truth.best(1);
+        println!("rate {} row {}: {share:.3}", truth.rate, truth.row);
+        assert!(share > 0.9, "rate {} row {}: {share:.3}", truth.rate, truth.row);
+    }
+}
+
+#[test]
+fn one_sequence_drafts_while_another_does_not() {
+    let mut policy = DepthPolicy::new(Speculation::Auto { max_depth: 8 }, 2);
+    let (mut lucky, mut unlucky) = (SequenceDepth::default(), SequenceDepth::default());
+    for _ in 0..40 {
+        policy.accepted(&mut lucky, 4, 4);
+        policy.accepted(&mut unlucky, 4, 0);
+    }
+    for (n_rows, step_s) in [(2, 0.020), (6, 0.024), (10, 0.040)] {
+        policy.timed(&StepTime { n_decodes: 2, n_rows, depth: 0, step_s, draft_s: 0.0 });
+    }
+    let mut decodes = [&mut lucky, &mut unlucky].map(|state| Decode { depth_max: 8, state });
+    let depths = policy.choose(&mut decodes);
+    assert!(depths[0] >= 3 && depths[1] <= 1, "{depths:?}");
+}
+
+#[test]
+fn no_draft_goes_beyond_what_may_be_generated() {
+    for speculation in [Speculation::Fixed(5), Speculation::Auto { max_depth: 8 }] {
+        let mut policy = DepthPolicy::new(speculation, 2);
+        let mut states = [SequenceDepth::default(), SequenceDepth::default()];
+        for _ in 0..200 {
+            let [a, b] = &mut states;
+            let mut decodes =
+                [Decode { depth_max: 0, state: a }, Decode { depth_max: 2, state: b }];
+            let depths = policy.choose(&mut decodes);
+            assert!(depths[0] == 0 && depths[1] <= 2, "{depths:?}");
+        }
+    }
+}
