@@ -1,7 +1,7 @@
 //! How many bytes our own server needs: weights as packed, KV, recurrent state, buffers.
 //!
-//! The formulas restate what `kernels` and `model` allocate, from shapes alone; a test in `model`
-//! holds the two against each other.
+//! The formulas restate from shapes alone what `kernels` and `model` allocate; a test in `testkit`
+//! holds them against each other.
 
 use checkpoint::config::{AttentionConfig, DeltaConfig, LayerKind, ModelConfig};
 use checkpoint::names::{EMBEDDING, HEAD};
