@@ -22,7 +22,11 @@ pub(crate) fn environment() -> Result<Environment<'static>, Error> {
     env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     env.set_formatter(format);
     env.add_filter("tojson", tojson);
-    env.add_filter("string", |value: &Value| to_string(value));
+    env.add_filter("string", |value: &Value| python::str(value));
+    // In Python text and mappings are sequences too.
+    env.add_test("sequence", |value: &Value| {
+        matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String)
+    });
     env.add_function("raise_exception", raise_exception);
     env.add_function("strftime_now", strftime_now);
     Ok(env)
@@ -57,18 +61,11 @@ pub(crate) fn without_generation_blocks(source: &str) -> String {
 
 /// What `{{ value }}` prints.
 fn format(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
-    if value.is_number() && !value.is_integer() {
-        return out.write_str(&python::number(value)).map_err(Error::from);
-    }
-    minijinja::escape_formatter(out, state, value)
-}
-
-/// The filter `string`: Python's `str()`.
-fn to_string(value: &Value) -> Value {
     match value.kind() {
-        ValueKind::String => value.clone(),
-        ValueKind::Number => Value::from(python::number(value)),
-        _ => Value::from(value.to_string()),
+        ValueKind::Number | ValueKind::Seq | ValueKind::Map => {
+            out.write_str(&python::str(value)).map_err(Error::from)
+        }
+        _ => minijinja::escape_formatter(out, state, value),
     }
 }
 

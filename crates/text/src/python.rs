@@ -116,8 +116,73 @@ impl JsonStyle {
     }
 }
 
+/// `str()` of a value.
+pub(crate) fn str(value: &Value) -> String {
+    match value.kind() {
+        ValueKind::Number | ValueKind::Seq | ValueKind::Map => {
+            let mut out = String::new();
+            write_repr(value, &mut out);
+            out
+        }
+        _ => value.to_string(),
+    }
+}
+
+/// `repr()` of a value, as containers print their items.
+fn write_repr(value: &Value, out: &mut String) {
+    let items = || value.try_iter().into_iter().flatten().enumerate();
+    match value.kind() {
+        ValueKind::Number => out.push_str(&number(value)),
+        ValueKind::String => write_quoted(value.as_str().unwrap_or_default(), out),
+        ValueKind::Seq => {
+            out.push(if value.is_tuple() { '(' } else { '[' });
+            for (i, item) in items() {
+                out.push_str(if i > 0 { ", " } else { "" });
+                write_repr(&item, out);
+            }
+            out.push_str(match (value.is_tuple(), value.len()) {
+                (true, Some(1)) => ",)",
+                (true, _) => ")",
+                (false, _) => "]",
+            });
+        }
+        ValueKind::Map => {
+            out.push('{');
+            for (i, key) in items() {
+                out.push_str(if i > 0 { ", " } else { "" });
+                write_repr(&key, out);
+                out.push_str(": ");
+                write_repr(&value.get_item(&key).unwrap_or_default(), out);
+            }
+            out.push('}');
+        }
+        _ => out.push_str(&value.to_string()),
+    }
+}
+
+fn write_quoted(text: &str, out: &mut String) {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    out.push(quote);
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if c == quote || c == '\\' => out.extend(['\\', c]),
+            c if c != ' ' && (c.is_control() || c.is_whitespace()) => {
+                let _ = match u32::from(c) {
+                    code @ ..0x100 => write!(out, "\\x{code:02x}"),
+                    code => write!(out, "\\u{code:04x}"),
+                };
+            }
+            c => out.push(c),
+        }
+    }
+    out.push(quote);
+}
+
 /// `str()` of a number (or of a key that is not a string).
-pub(crate) fn number(value: &Value) -> String {
+fn number(value: &Value) -> String {
     if value.is_integer() || !value.is_number() {
         return value.to_string();
     }
