@@ -11,7 +11,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value as Json;
 
-/// Which characters are replaced by which.
+/// Which characters are replaced by which; by default none.
+#[derive(Default)]
 pub(crate) struct Guard {
     /// Guarded character and its stand-in.
     pairs: Vec<(char, char)>,

@@ -4,8 +4,10 @@
 //! - role `developer` is `system`; system messages at the start are merged, in order, with an empty line between them;
 //! - `content` is always a string: null, missing and empty are the same, a list of text parts is joined;
 //! - `tool_calls[].function.arguments` is an object (OpenAI sends the JSON as a string, templates walk it);
-//! - `reasoning` is renamed to `reasoning_content`, and an assistant content that begins with a `<think>` part (a
-//!   client that keeps the raw output) is split in two, since marker text inside a content is only text.
+//! - `reasoning` is renamed to `reasoning_content`;
+//! - where the template itself would look for a thinking part in an assistant's content (from a client that keeps the
+//!   raw output), the part is moved to `reasoning_content`: the template cannot find it any more, since it is shown
+//!   marker text in a content as mere text.
 //!
 //! What cannot be shown to a template (images, audio, unknown roles) is refused by name and position.
 
@@ -56,11 +58,17 @@ pub(crate) struct Conversation {
     pub late_system: Option<usize>,
 }
 
-/// Brings the `messages` of a request into shape.
-pub(crate) fn normalise(messages: &[Json]) -> Result<Conversation, MessageError> {
+/// Brings the `messages` of a request into shape; `split_thinking` where the template does that.
+pub(crate) fn normalise(
+    messages: &[Json],
+    split_thinking: bool,
+) -> Result<Conversation, MessageError> {
     let mut conversation = Conversation { messages: Vec::new(), late_system: None };
     for (position, message) in messages.iter().enumerate() {
-        let message = normalise_one(position, message)?;
+        let mut message = normalise_one(position, message)?;
+        if split_thinking && message["role"] == "assistant" {
+            move_thinking(&mut message);
+        }
         let is_system = message["role"] == "system";
         match &mut conversation.messages[..] {
             [first] if is_system && first["role"] == "system" => merge_system(first, &message),
@@ -141,19 +149,25 @@ fn normalise_reasoning(
         message.entry("reasoning_content").or_insert(reasoning);
     }
     match message.get("reasoning_content") {
-        Some(Json::String(_)) => return Ok(()),
-        Some(_) => return Err(("reasoning_content", "must be a string or null")),
-        None => {}
+        None | Some(Json::String(_)) => Ok(()),
+        Some(_) => Err(("reasoning_content", "must be a string or null")),
     }
+}
+
+/// Moves what stands before `</think>` in the content to `reasoning_content`, as Qwen's templates do: the thinking is
+/// what is before the first end and after the last opening, the answer what is after the last end.
+fn move_thinking(message: &mut Json) {
     let content = message["content"].as_str().unwrap_or_default();
-    let thinking = content.trim_start().strip_prefix("<think>");
-    if let Some((reasoning, answer)) = thinking.and_then(|rest| rest.split_once("</think>")) {
-        let reasoning = reasoning.trim_matches('\n').to_owned();
-        let answer = answer.trim_start_matches('\n').to_owned();
-        message.insert("reasoning_content".into(), reasoning.into());
-        message.insert("content".into(), answer.into());
+    let Some((thinking, rest)) = content.split_once("</think>") else { return };
+    if message.get("reasoning_content").is_some() {
+        return;
     }
-    Ok(())
+    let thinking = thinking.trim_end_matches('\n').rsplit("<think>").next().unwrap_or_default();
+    let answer = rest.rsplit("</think>").next().unwrap_or_default();
+    let (thinking, answer) =
+        (thinking.trim_start_matches('\n').to_owned(), answer.trim_start_matches('\n').to_owned());
+    message["reasoning_content"] = thinking.into();
+    message["content"] = answer.into();
 }
 
 fn normalise_calls(message: &mut Map<String, Json>) -> Result<(), (String, &'static str)> {

@@ -8,7 +8,7 @@ use std::error::Error as _;
 use std::sync::Arc;
 
 use minijinja::{Environment, Value};
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
 use crate::guard::{self, Guard};
 use crate::jinja::{self, Raised};
@@ -73,7 +73,8 @@ pub enum TemplateError {
         /// Index of the first system message that does not stand at the start, the usual reason for a refusal.
         late_system: Option<usize>,
     },
-    /// The template failed on this conversation.
+    /// The template failed on this conversation, for example because a field that it reads has another form.
+    /// Like a refusal this depends on the request, and is the request's fault as far as the server can tell.
     #[error("the chat template fails on this conversation: {0}")]
     Failed(String),
     /// The rendered text cannot be encoded.
@@ -93,6 +94,8 @@ pub struct ChatTemplate {
     guarded: BTreeSet<char>,
     /// The token that opens a turn.
     turn_start: Option<u32>,
+    /// Whether the template looks for a thinking part in the content of an assistant's message.
+    splits_thinking: bool,
 }
 
 impl ChatTemplate {
@@ -127,8 +130,10 @@ impl ChatTemplate {
             guarded: guard::guarded_chars(tokenizer.marker_texts().chain(think)),
             tokenizer,
             turn_start: None,
+            splits_thinking: false,
         };
         template.turn_start = template.find_turn_start();
+        template.splits_thinking = template.looks_for_thinking();
         Ok(template)
     }
 
@@ -137,7 +142,7 @@ impl ChatTemplate {
         if let Some(name) = request.kwargs.keys().find(|name| RESERVED.contains(&name.as_str())) {
             return Err(TemplateError::ReservedKwarg(name.clone()));
         }
-        let conversation = messages::normalise(request.messages)?;
+        let conversation = messages::normalise(request.messages, self.splits_thinking)?;
         let guard = self.guard(&conversation, &request)?;
         let text = self.render_guarded(&conversation, &request, &guard)?;
         self.encode(&text, &guard, request.add_generation_prompt)
@@ -217,17 +222,23 @@ impl ChatTemplate {
             from = span.end;
         }
         self.tokenizer.encode_plain(&guard.reveal(&text[from..]), &mut tokens)?;
-        let tail = &text[last_turn..];
-        let thinking_open = add_generation_prompt
-            && tail
-                .rfind(THINK_OPEN)
-                .is_some_and(|open| tail.rfind(THINK_CLOSE).is_none_or(|close| close < open));
+        let thinking_open = add_generation_prompt && self.ends_in_thinking(text, last_turn);
         Ok(Rendered { text: guard.reveal(text), tokens, turn_starts, thinking_open })
+    }
+
+    /// Whether a thinking part is open at the end of `text`, whose last turn begins at `last_turn`.
+    fn ends_in_thinking(&self, text: &str, last_turn: usize) -> bool {
+        if self.turn_start.is_none() {
+            // The tag may stand anywhere, in the template's instructions for example; only the very end tells.
+            return text.trim_end().ends_with(THINK_OPEN);
+        }
+        let prompt = &text[last_turn..];
+        prompt.rfind(THINK_OPEN).is_some_and(|open| !prompt[open..].contains(THINK_CLOSE))
     }
 
     /// The marker that the generation prompt begins with, if it does: it opens every turn.
     fn find_turn_start(&self) -> Option<u32> {
-        let messages = [serde_json::json!({"role": "user", "content": "x"})];
+        let messages = [json!({"role": "user", "content": "x"})];
         let mut request = ChatRequest {
             messages: &messages,
             tools: &[],
@@ -240,6 +251,24 @@ impl ChatTemplate {
         let prompt = open.text.strip_prefix(&closed.text)?;
         let (id, span) = self.tokenizer.find_markers(prompt).into_iter().next()?;
         (span.start == 0).then_some(id)
+    }
+
+    /// Whether `</think>` in an assistant's content does not come out as it was.
+    fn looks_for_thinking(&self) -> bool {
+        let text = "a</think>b";
+        let messages = [
+            json!({"role": "user", "content": "x"}),
+            json!({"role": "assistant", "content": text}),
+        ];
+        let request = ChatRequest {
+            messages: &messages,
+            tools: &[],
+            add_generation_prompt: false,
+            kwargs: &Map::new(),
+        };
+        let conversation = Conversation { messages: messages.to_vec(), late_system: None };
+        let rendered = self.render_guarded(&conversation, &request, &Guard::default());
+        rendered.is_ok_and(|rendered| !rendered.contains(text))
     }
 }
 

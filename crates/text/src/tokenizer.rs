@@ -11,6 +11,9 @@ use std::ops::Range;
 use aho_corasick::{AhoCorasick, MatchKind};
 use tokenizers::{AddedToken, AddedVocabulary};
 
+/// Ids from here on are a broken file: a table with a row for each id would not fit in memory.
+const MAX_VOCAB: u32 = 1 << 24;
+
 /// Whether text that looks like an added token is that token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Markers {
@@ -69,6 +72,10 @@ impl Tokenizer {
         let added: HashMap<u32, AddedToken> =
             plain.get_added_tokens_decoder().into_iter().collect();
         let ids: HashMap<String, u32> = plain.get_vocab(true).into_iter().collect();
+        if let Some((text, id)) = ids.iter().find(|(_, id)| **id >= MAX_VOCAB) {
+            let message = format!("token {text:?} has the id {id}, the limit is {MAX_VOCAB}");
+            return Err(TokenizerError::Unreadable(message));
+        }
         plain.with_added_vocabulary(AddedVocabulary::new());
         let alphabet = byte_alphabet();
         let (bytes, bytes_end) = id_bytes(&ids, &added, &alphabet);

@@ -4,7 +4,7 @@ use super::*;
 use serde_json::json;
 
 fn messages(messages: Json) -> Result<Conversation, MessageError> {
-    normalise(messages.as_array().unwrap())
+    normalise(messages.as_array().unwrap(), true)
 }
 
 fn check(given: Json, want: Json) {
@@ -96,6 +96,12 @@ fn a_thinking_part_in_the_content_is_moved() {
         json!([{"role": "assistant", "content": "Yes.", "reasoning": "Hm."}]),
         json!([{"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}]),
     );
-    let talk = json!([{"role": "assistant", "content": "Close it with </think>."}]);
-    check(talk.clone(), talk);
+    check(
+        json!([{"role": "assistant", "content": "Hm.\n</think>\n\nYes"}, {"role": "user", "content": "a</think>b"}]),
+        json!([{"role": "assistant", "content": "Yes", "reasoning_content": "Hm."}, {"role": "user", "content": "a</think>b"}]),
+    );
+    let given = [json!({"role": "assistant", "content": "a</think>b"})];
+    assert_eq!(normalise(&given, false).unwrap().messages, given);
+    let given = [json!({"role": "assistant", "content": "a</think>b", "reasoning_content": "c"})];
+    assert_eq!(normalise(&given, true).unwrap().messages, given);
 }

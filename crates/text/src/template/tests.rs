@@ -228,6 +228,42 @@ fn named_templates_are_chosen_by_the_presence_of_tools() {
 }
 
 #[test]
+fn without_a_turn_token_only_the_very_end_tells_of_thinking() {
+    let tokenizer = crate::testing::tokenizer(FOLDERS[0]);
+    let open = |source: &str| {
+        let template = ChatTemplate::new(Some(source), b"{}", tokenizer.clone()).unwrap();
+        render(&template, &json!([{"role": "user", "content": "<think>"}]), &json!([]), json!({}))
+            .unwrap()
+            .thinking_open
+    };
+    assert!(!open("Think in <think> tags. User: {{ messages[0].content }}"));
+    assert!(open("User: {{ messages[0].content }} Assistant: <think>\n"));
+    assert!(!open("User: {{ messages[0].content }}"));
+}
+
+#[test]
+fn templates_may_ask_for_the_time() {
+    let tokenizer = crate::testing::tokenizer(FOLDERS[0]);
+    let text = |source: &str| {
+        let template = ChatTemplate::new(Some(source), b"{}", tokenizer.clone()).unwrap();
+        render(&template, &json!([{"role": "user"}]), &json!([]), json!({}))
+            .map(|rendered| rendered.text)
+    };
+    let year = text("{{ strftime_now('%Y') }}").unwrap();
+    assert!(year.len() == 4 && year.bytes().all(|b| b.is_ascii_digit()), "{year}");
+    let date = text("{{ strftime_now('%d %b %Y') }}").unwrap();
+    assert_eq!(date.len(), "26 Jul 2024".len());
+    assert!(matches!(text("{{ strftime_now('%!') }}"), Err(TemplateError::Failed(_))));
+}
+
+/// One template and one tokenizer serve all requests, each parser moves between threads.
+#[test]
+fn types_can_be_shared() {
+    fn shared<T: Send + Sync>() {}
+    shared::<(ChatTemplate, Tokenizer, crate::OutputParser)>();
+}
+
+#[test]
 fn generation_blocks_are_transparent() {
     let template = "a\n{%- generation -%}\n b {% endgeneration %}\nc{% if generation %}{% endif %}";
     assert_eq!(

@@ -3,6 +3,7 @@
 use super::*;
 use crate::testing::{FOLDERS, read, tokenizer};
 use proptest::prelude::*;
+use std::sync::{Arc, LazyLock};
 
 const TEXTS: [&str; 9] = [
     "",
@@ -136,6 +137,10 @@ fn what_is_not_byte_level_is_refused() {
     let result = Tokenizer::from_json(json.to_string().as_bytes());
     assert!(matches!(result, Err(TokenizerError::NotByteLevel)));
     assert!(matches!(Tokenizer::from_json(b"{}"), Err(TokenizerError::Unreadable(_))));
+    json["decoder"] = serde_json::json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true});
+    json["model"]["vocab"]["far"] = u32::MAX.into();
+    let error = Tokenizer::from_json(json.to_string().as_bytes()).err().unwrap().to_string();
+    assert!(error.contains("far") && error.contains("4294967295"), "{error}");
 }
 
 #[test]
@@ -155,9 +160,23 @@ fn a_begin_token_of_the_post_processor_is_found() {
 
 proptest! {
     #[test]
+    fn marker_soup_is_cut_as_the_stock_tokenizer_cuts_it(pieces in prop::collection::vec(prop::sample::select(vec![
+        "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<|im_", "<", "|>", "a", " ", "\n", "é", "<tool_call>", "1",
+    ]), 0..12)) {
+        static STOCK: LazyLock<[(Arc<Tokenizer>, tokenizers::Tokenizer); 2]> =
+            LazyLock::new(|| FOLDERS.map(|folder| (tokenizer(folder), stock(folder))));
+        let text = pieces.concat();
+        for (ours, stock) in STOCK.iter() {
+            let want = stock.encode_fast(text.as_str(), false).unwrap();
+            prop_assert_eq!(ours.encode(&text, Markers::Parse).unwrap(), want.get_ids());
+        }
+    }
+
+    #[test]
     fn any_text_round_trips(text in any::<String>()) {
         // This tokenizer does not normalise.
-        let tokenizer = tokenizer(FOLDERS[0]);
+        static TINY: LazyLock<Arc<Tokenizer>> = LazyLock::new(|| tokenizer(FOLDERS[0]));
+        let tokenizer = &*TINY;
         for markers in [Markers::Plain, Markers::Parse] {
             let ids = tokenizer.encode(&text, markers).unwrap();
             prop_assert_eq!(tokenizer.decode(&ids, false), text.as_str());

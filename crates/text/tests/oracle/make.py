@@ -138,6 +138,8 @@ CHATS = [
     [{"role": "user", "content": "x" * 300 + "\n" * 5}],
     [HI, HELLO, SYSTEM, HI],
     [HI, {"role": "assistant", "content": "see <tag> and </tag>"}, HI],
+    [HI, {"role": "assistant", "content": "<think>\nI wonder.\n</think>\n\nYes."}, HI],
+    [HI, {"role": "assistant", "content": "I wonder.</think></think>\nYes."}],
 ]
 
 # Every construct of Jinja that chat templates use, one by one.
@@ -240,7 +242,8 @@ def main():
         config = json.loads((ROOT / folder / "tokenizer_config.json").read_text())
         jinja_file = ROOT / folder / "chat_template.jinja"
         source = jinja_file.read_text() if jinja_file.exists() else config["chat_template"]
-        variants = itertools.product([[], [WEATHER, TIME]], [{}, {"enable_thinking": False}], [True, False])
+        off = {"enable_thinking": False}
+        variants = [([], {}, True), ([WEATHER, TIME], {}, True), ([], off, True), ([WEATHER], off, False)]
         for (tools, kwargs, prompt), messages in itertools.product(variants, CHATS):
             case = {"messages": messages, "tools": tools, "kwargs": kwargs, "add_generation_prompt": prompt}
             cases.append({"template": folder, **case, **render(source, special_tokens(config), case)})
@@ -251,4 +254,5 @@ def main():
     (HERE / "renderings.json").write_text(f"[\n{lines}\n]\n")
 
 
-main()
+if __name__ == "__main__":
+    main()
