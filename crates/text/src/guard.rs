@@ -1,11 +1,12 @@
 //! Keeps what a user wrote apart from what the template wrote, through the rendering of a template.
 //!
-//! Markers begin and end with characters that text and white space functions leave alone (`<`, `>`).
-//! Before rendering, these characters are replaced in everything that comes from the request, each by one private
-//! character that occurs nowhere in the request or in the template. A marker found in the rendered text was therefore
-//! written by the template; afterwards the private characters are put back.
-//! One character for one keeps lengths, `trim`, `split` and JSON intact, and guarding both ends of a marker means that
-//! it cannot be put together from template text and user text either.
+//! Markers begin and end with characters that text and white space functions leave alone (`<`,
+//! `>`). Before rendering, these characters are replaced in everything that comes from the request,
+//! each by one private character that occurs nowhere in the request or in the template. A marker
+//! found in the rendered text was therefore written by the template; afterwards the private
+//! characters are put back. One character for one keeps lengths, `trim`, `split` and JSON intact,
+//! and guarding both ends of a marker means that it cannot be put together from template text and
+//! user text either.
 
 use std::collections::BTreeSet;
 
@@ -18,8 +19,8 @@ pub(crate) struct Guard {
     pairs: Vec<(char, char)>,
 }
 
-/// The guarded characters of a set of markers: their first and last ones, where these are neither letters, digits nor
-/// white space.
+/// The guarded characters of a set of markers: their first and last ones, where these are neither
+/// letters, digits nor white space.
 pub(crate) fn guarded_chars<'a>(markers: impl Iterator<Item = &'a str>) -> BTreeSet<char> {
     let ends = markers.flat_map(|marker| [marker.chars().next(), marker.chars().next_back()]);
     ends.flatten().filter(|c| !c.is_alphanumeric() && !c.is_whitespace()).collect()

@@ -1,7 +1,8 @@
 //! The template engine, set up as `transformers` sets up `jinja2`.
 //!
-//! Blocks eat their line break and the blanks before them, nothing is HTML-escaped, `tojson` writes Python's JSON,
-//! strings have Python's methods, and templates may `raise_exception`, ask `strftime_now`, `break` and `continue`.
+//! Blocks eat their line break and the blanks before them, nothing is HTML-escaped, `tojson` writes
+//! Python's JSON, strings have Python's methods, and templates may `raise_exception`, ask
+//! `strftime_now`, `break` and `continue`.
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, ValueKind};
@@ -32,8 +33,9 @@ pub(crate) fn environment() -> Result<Environment<'static>, Error> {
     Ok(env)
 }
 
-/// Removes what `minijinja` does not know: `{% generation %}` marks the assistant's part for training and changes
-/// nothing in the text. It becomes a block that is always taken, so that the white space rules stay those of a block.
+/// Removes what `minijinja` does not know: `{% generation %}` marks the assistant's part for
+/// training and changes nothing in the text. It becomes a block that is always taken, so that the
+/// white space rules stay those of a block.
 pub(crate) fn without_generation_blocks(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -96,7 +98,8 @@ fn raise_exception(message: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
 }
 
-/// The local time in Python's `strftime` notation. Prompts of templates that ask for it change with the date.
+/// The local time in Python's `strftime` notation. Prompts of templates that ask for it change with
+/// the date.
 fn strftime_now(format: String) -> Result<String, Error> {
     jiff::fmt::strtime::format(&format, &jiff::ZonedDateTime::now())
         .map_err(|e| Error::new(ErrorKind::InvalidOperation, e.to_string()))

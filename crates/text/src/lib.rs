@@ -1,10 +1,12 @@
-//! Text work at the edge of the server: everything between an OpenAI conversation and token ids, and back.
+//! Text work at the edge of the server: everything between an OpenAI conversation and token ids,
+//! and back.
 //!
-//! The way in: [`messages`](mod@messages) brings the request into one shape, [`ChatTemplate`] renders it and
-//! encodes it with the [`Tokenizer`] so that nothing a user wrote can become a control token.
-//! The way out: [`OutputParser`] turns token ids into typed deltas, through [`Detokenizer`] (bytes to text),
-//! [`StopMatcher`] (stop strings), [`ReasoningSplitter`] (thinking or answer) and [`ToolCallParser`] (calls).
-//! Nothing here knows logits, blocks, JSON over HTTP or async.
+//! The way in: [`messages`](mod@messages) brings the request into one shape, [`ChatTemplate`]
+//! renders it and encodes it with the [`Tokenizer`] so that nothing a user wrote can become a
+//! control token. The way out: [`OutputParser`] turns token ids into typed deltas, through
+//! [`Detokenizer`] (bytes to text), [`StopMatcher`] (stop strings), [`ReasoningSplitter`] (thinking
+//! or answer) and [`ToolCallParser`] (calls). Nothing here knows logits, blocks, JSON over HTTP or
+//! async.
 
 pub mod delta;
 pub mod detokenizer;

@@ -1,15 +1,20 @@
 //! OpenAI messages in all their legal shapes, brought into the one shape that chat templates take.
 //!
 //! What is done, and nothing else:
-//! - role `developer` is `system`; system messages at the start are merged, in order, with an empty line between them;
-//! - `content` is always a string: null, missing and empty are the same, a list of text parts is joined;
-//! - `tool_calls[].function.arguments` is an object (OpenAI sends the JSON as a string, templates walk it);
+//! - role `developer` is `system`; system messages at the start are merged, in order, with an empty
+//!   line between them;
+//! - `content` is always a string: null, missing and empty are the same, a list of text parts is
+//!   joined;
+//! - `tool_calls[].function.arguments` is an object (OpenAI sends the JSON as a string, templates
+//!   walk it);
+//! - fields that are null and an empty list of calls are left out;
 //! - `reasoning` is renamed to `reasoning_content`;
-//! - where the template itself would look for a thinking part in an assistant's content (from a client that keeps the
-//!   raw output), the part is moved to `reasoning_content`: the template cannot find it any more, since it is shown
-//!   marker text in a content as mere text.
+//! - where the template itself would look for a thinking part in an assistant's content (from a
+//!   client that keeps the raw output), the part is moved to `reasoning_content`: the template
+//!   cannot find it any more, since it is shown marker text in a content as mere text.
 //!
-//! What cannot be shown to a template (images, audio, unknown roles) is refused by name and position.
+//! What cannot be shown to a template (images, audio, unknown roles) is refused by name and
+//! position.
 
 use serde_json::{Map, Value as Json};
 
@@ -21,7 +26,7 @@ pub enum MessageError {
     Empty,
     /// A role that is none of system, developer, user, assistant and tool.
     #[error(
-        "messages[{position}].role {role:?} is unknown; use system, developer, user, assistant or tool"
+        "messages[{position}].role is {role:?}; it must be system, developer, user, assistant or tool"
     )]
     UnknownRole {
         /// Index of the message.
@@ -154,8 +159,9 @@ fn normalise_reasoning(
     }
 }
 
-/// Moves what stands before `</think>` in the content to `reasoning_content`, as Qwen's templates do: the thinking is
-/// what is before the first end and after the last opening, the answer what is after the last end.
+/// Moves what stands before `</think>` in the content to `reasoning_content`, as Qwen's templates
+/// do: the thinking is what is before the first end and after the last opening, the answer what is
+/// after the last end.
 fn move_thinking(message: &mut Json) {
     let content = message["content"].as_str().unwrap_or_default();
     let Some((thinking, rest)) = content.split_once("</think>") else { return };

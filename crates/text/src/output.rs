@@ -1,12 +1,14 @@
-//! Token ids of one answer to typed deltas: detokenizer, stop strings, reasoning, tool calls, in this order.
+//! Token ids of one answer to typed deltas: detokenizer, stop strings, reasoning, tool calls, in
+//! this order.
 //!
-//! - Control tokens are left out of the text with `skip_special_tokens`, except `<think>` and `<tool_call>` and their
-//!   ends where the reasoning split or the call parser need them.
-//! - An end token (end of turn, or one of the request's `stop_token_ids`) is counted and has no text.
-//! - Stop strings are matched in the whole text as the model wrote it, as SGLang does: in reasoning and in content, and
-//!   in markup and arguments of tool calls too.
-//! - What comes after the stop string or the end token is neither shown nor counted, also when it was accepted in the
-//!   same step.
+//! - Control tokens are left out of the text with `skip_special_tokens`, except `<think>` and
+//!   `<tool_call>` and their ends where the reasoning split or the call parser need them.
+//! - An end token (end of turn, or one of the request's `stop_token_ids`) is counted and has no
+//!   text.
+//! - Stop strings are matched in the whole text as the model wrote it, as SGLang does: in reasoning
+//!   and in content, and in markup and arguments of tool calls too.
+//! - What comes after the stop string or the end token is neither shown nor counted, also when it
+//!   was accepted in the same step.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,7 +32,8 @@ pub struct OutputOptions {
     pub include_stop: bool,
     /// Tokens that end the answer: end of turn and the request's own. Empty with `ignore_eos`.
     pub end_tokens: Vec<u32>,
-    /// Split thinking from the answer, with the start that the rendered prompt says; `None` leaves the text as it is.
+    /// Split thinking from the answer, with the start that the rendered prompt says; `None` leaves
+    /// the text as it is.
     pub reasoning: Option<ReasoningStart>,
     /// Parse tool calls of these tools; `None` leaves the text as it is.
     pub tools: Option<Arc<Tools>>,
@@ -64,7 +67,8 @@ pub struct Counts {
     /// Those of the thinking part, up to and including `</think>`; never more than `completion`.
     pub reasoning: usize,
     /// The first this many tokens are certain to be shown: their text comes before any stop string.
-    /// Grows with the text; after `finish` it leaves out only tokens that lie wholly in the stop string.
+    /// Grows with the text; after `finish` it leaves out only tokens that lie wholly in the stop
+    /// string.
     pub shown: usize,
 }
 
@@ -81,7 +85,8 @@ pub struct OutputParser {
     matched: Option<MatchedStop>,
     finished: bool,
     counts: Counts,
-    /// Where the text of each token begins that is not counted as shown, in bytes of the decoded text.
+    /// Where the text of each token begins that is not counted as shown, in bytes of the decoded
+    /// text.
     starts: VecDeque<usize>,
     /// Bytes of text decoded, and those that the stop matcher let through.
     n_decoded: usize,
@@ -195,7 +200,8 @@ impl OutputParser {
         self.matched.as_ref()
     }
 
-    /// How many tool calls have begun: with one or more, the finish reason of a stopped answer is `tool_calls`.
+    /// How many tool calls have begun: with one or more, the finish reason of a stopped answer is
+    /// `tool_calls`.
     pub fn n_tool_calls(&self) -> usize {
         self.calls.as_ref().map_or(0, ToolCallParser::n_calls)
     }

@@ -1,7 +1,7 @@
 //! Values as Python writes them: `json.dumps` for the `tojson` filter, `str()` for numbers.
 //!
-//! Chat templates were written for, and models trained on, the output of Python's `jinja2`; a prompt with other
-//! separators or another form of a number is another prompt.
+//! Chat templates were written for, and models trained on, the output of Python's `jinja2`; a
+//! prompt with other separators or another form of a number is another prompt.
 
 use std::fmt::Write;
 
@@ -189,8 +189,8 @@ fn number(value: &Value) -> String {
     f64::try_from(value.clone()).map_or_else(|_| value.to_string(), float)
 }
 
-/// `repr()` of a Python float: the shortest digits that read back the same, with an exponent from 1e16 up and below
-/// 1e-4.
+/// `repr()` of a Python float: the shortest digits that read back the same, with an exponent from
+/// 1e16 up and below 1e-4.
 fn float(x: f64) -> String {
     if x.is_nan() {
         return "NaN".into();

@@ -1,13 +1,14 @@
 //! Splits an answer into its thinking part and the rest.
 //!
-//! Whether the answer begins inside a thinking part is known from how the rendered prompt ends, not guessed from the
-//! text. A `<think>` at the very start opens a thinking part too (templates that leave the opening to the model) or
-//! repeats an open one; anywhere later it is text. The first `</think>` closes it.
-//! Where tools are in use `<tool_call>` closes it as well, as in SGLang: models forget the `</think>` before a call.
+//! Whether the answer begins inside a thinking part is known from how the rendered prompt ends, not
+//! guessed from the text. A `<think>` at the very start opens a thinking part too (templates that
+//! leave the opening to the model) or repeats an open one; anywhere later it is text. The first
+//! `</think>` closes it. Where tools are in use `<tool_call>` closes it as well, as in SGLang:
+//! models forget the `</think>` before a call.
 //!
-//! White space: the line breaks that templates put around the two parts (`<think>\n … \n</think>\n\n …`) belong to
-//! neither. Line breaks at both ends of the reasoning and before the content are dropped, those at the end of a
-//! reasoning that was cut off are kept.
+//! White space: the line breaks that templates put around the two parts (`<think>\n …
+//! \n</think>\n\n …`) belong to neither. Line breaks at both ends of the reasoning and before the
+//! content are dropped, those at the end of a reasoning that was cut off are kept.
 
 const OPEN: &str = "<think>";
 const CLOSE: &str = "</think>";
@@ -52,7 +53,8 @@ enum State {
 }
 
 impl ReasoningSplitter {
-    /// A splitter for an answer to a prompt that ends as `start` says; `call_closes` where tools are in use.
+    /// A splitter for an answer to a prompt that ends as `start` says; `call_closes` where tools
+    /// are in use.
     pub fn new(start: ReasoningStart, call_closes: bool) -> ReasoningSplitter {
         ReasoningSplitter {
             state: State::Start(start),
@@ -64,8 +66,8 @@ impl ReasoningSplitter {
         }
     }
 
-    /// Takes the next piece of text and appends to `reasoning` and `content` what is certain to belong there.
-    /// Within one push reasoning comes before content.
+    /// Takes the next piece of text and appends to `reasoning` and `content` what is certain to
+    /// belong there. Within one push reasoning comes before content.
     pub fn push(&mut self, text: &str, reasoning: &mut String, content: &mut String) {
         if self.state == State::Content {
             content.push_str(text);
@@ -94,8 +96,8 @@ impl ReasoningSplitter {
         }
     }
 
-    /// Where the thinking part ended, in bytes of the text pushed: after `</think>`, or before the `<tool_call>` that
-    /// closed it.
+    /// Where the thinking part ended, in bytes of the text pushed: after `</think>`, or before the
+    /// `<tool_call>` that closed it.
     pub fn closed_at(&self) -> Option<usize> {
         self.closed_at
     }

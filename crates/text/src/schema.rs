@@ -1,4 +1,5 @@
-//! What a tool's JSON schema says about the type of a parameter, and how parameter text becomes JSON of that type.
+//! What a tool's JSON schema says about the type of a parameter, and how parameter text becomes
+//! JSON of that type.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,8 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Reads OpenAI tools, `{"type": "function", "function": {"name", "parameters"}}` or the inner object alone.
+    /// Reads OpenAI tools, `{"type": "function", "function": {"name", "parameters"}}` or the inner
+    /// object alone.
     pub fn new(tools: &[Json]) -> Tools {
         let mut by_name = HashMap::new();
         for tool in tools {
@@ -102,7 +104,8 @@ impl Types {
         }
     }
 
-    /// The JSON form of a parameter's text, or `None` where it has none of the allowed types and stays a string.
+    /// The JSON form of a parameter's text, or `None` where it has none of the allowed types and
+    /// stays a string.
     pub(crate) fn convert(self, text: &str) -> Option<String> {
         let text = text.trim();
         if self.null && matches!(text, "null" | "None") {
@@ -114,7 +117,8 @@ impl Types {
         }
         let json: Json = serde_json::from_str(text).ok()?;
         match json {
-            // The text, not the parsed value: a number keeps all of its digits, an object the order of its keys.
+            // The text, not the parsed value: a number keeps all of its digits, an object the order
+            // of its keys.
             Json::Number(_) if self.number || (self.integer && is_integer(text)) => {
                 Some(text.to_owned())
             }

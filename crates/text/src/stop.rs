@@ -1,9 +1,9 @@
 //! Stop strings in a stream of text.
 //!
-//! Every stop string is matched by a Knuth-Morris-Pratt automaton over bytes, so a push costs its length times the
-//! number of stop strings and matches across any cutting of the text.
-//! The first stop string to be *complete* wins (of several that end at the same place, the longest): this choice needs
-//! no look ahead and does not depend on how the text was cut.
+//! Every stop string is matched by a Knuth-Morris-Pratt automaton over bytes, so a push costs its
+//! length times the number of stop strings and matches across any cutting of the text.
+//! The first stop string to be *complete* wins (of several that end at the same place, the
+//! longest): this choice needs no look ahead and does not depend on how the text was cut.
 //! What could still become a stop string is held back, nothing else.
 
 /// Why a set of stop strings is refused.
@@ -28,14 +28,16 @@ pub struct StopMatcher {
 #[derive(Debug)]
 struct Automaton {
     stop: Box<[u8]>,
-    /// `fallback[n]`: length of the longest proper prefix of `stop` that ends its first `n + 1` bytes.
+    /// `fallback[n]`: length of the longest proper prefix of `stop` that ends its first `n + 1`
+    /// bytes.
     fallback: Box<[u32]>,
     /// Length of the longest prefix of `stop` that ends the text so far.
     n: usize,
 }
 
 impl StopMatcher {
-    /// A matcher for `stops`; with `keep` the matched stop string is shown (SGLang's `no_stop_trim`).
+    /// A matcher for `stops`; with `keep` the matched stop string is shown (SGLang's
+    /// `no_stop_trim`).
     pub fn new(stops: &[String], keep: bool) -> Result<StopMatcher, StopError> {
         if stops.iter().any(String::is_empty) {
             return Err(StopError::Empty);
@@ -45,7 +47,8 @@ impl StopMatcher {
     }
 
     /// Takes the next piece of text and appends to `out` what is safe to show.
-    /// Returns the index of the stop string that is complete now (or was before); text after it is dropped.
+    /// Returns the index of the stop string that is complete now (or was before); text after it is
+    /// dropped.
     pub fn push(&mut self, text: &str, out: &mut String) -> Option<usize> {
         if self.automata.is_empty() {
             out.push_str(text);
@@ -114,7 +117,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The definition: the first end of a stop string in the whole text, and the longest stop string that ends there.
+    /// The definition: the first end of a stop string in the whole text, and the longest stop
+    /// string that ends there.
     fn naive<'a>(text: &'a str, stops: &[String], keep: bool) -> (&'a str, Option<usize>) {
         for end in text.char_indices().map(|(i, c)| i + c.len_utf8()) {
             let ending = (0..stops.len()).filter(|&i| text[..end].ends_with(&stops[i]));
@@ -198,12 +202,10 @@ mod tests {
             cuts in prop::collection::vec(0usize..60, 0..10),
             keep in any::<bool>(),
         ) {
-            let mut cuts: Vec<usize> =
-                cuts.into_iter().filter(|&cut| text.is_char_boundary(cut)).chain([text.len()]).collect();
+            let inside = cuts.into_iter().filter(|&cut| text.is_char_boundary(cut));
+            let mut cuts: Vec<usize> = inside.chain([0, text.len()]).collect();
             cuts.sort_unstable();
-            let mut from = 0;
-            let pieces: Vec<&str> =
-                cuts.iter().map(|&cut| { let piece = &text[from..cut]; from = cut; piece }).collect();
+            let pieces: Vec<&str> = cuts.windows(2).map(|cut| &text[cut[0]..cut[1]]).collect();
             let (shown, matched) = run(&pieces, &stops, keep);
             let (want, want_matched) = naive(&text, &stops, keep);
             prop_assert_eq!(shown, want);

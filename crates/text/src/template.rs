@@ -1,7 +1,8 @@
 //! The chat template: a conversation to token ids.
 //!
-//! What the user wrote can look like a control token but never becomes one: markers are recognised only where the
-//! template wrote them (`guard.rs` says how), and everything between them is encoded as plain text.
+//! What the user wrote can look like a control token but never becomes one: markers are recognised
+//! only where the template wrote them (`guard.rs` says how), and everything between them is encoded
+//! as plain text.
 
 use std::collections::BTreeSet;
 use std::error::Error as _;
@@ -41,11 +42,12 @@ pub struct Rendered {
     pub text: String,
     /// The prompt as token ids.
     pub tokens: Vec<u32>,
-    /// Where turns begin, as ascending offsets into `tokens`: each is a place where a later prompt of the same
-    /// conversation may go on differently. With a generation prompt the last one is where that begins.
-    /// Empty where the template has no token that opens a turn.
+    /// Where turns begin, as ascending offsets into `tokens`: each is a place where a later prompt
+    /// of the same conversation may go on differently. With a generation prompt the last one is
+    /// where that begins. Empty where the template has no token that opens a turn.
     pub turn_starts: Vec<usize>,
-    /// Whether the prompt ends inside an open thinking part, so that the answer begins with reasoning.
+    /// Whether the prompt ends inside an open thinking part, so that the answer begins with
+    /// reasoning.
     pub thinking_open: bool,
 }
 
@@ -70,11 +72,13 @@ pub enum TemplateError {
     Refused {
         /// The template's words.
         message: String,
-        /// Index of the first system message that does not stand at the start, the usual reason for a refusal.
+        /// Index of the first system message that does not stand at the start, the usual reason for
+        /// a refusal.
         late_system: Option<usize>,
     },
-    /// The template failed on this conversation, for example because a field that it reads has another form.
-    /// Like a refusal this depends on the request, and is the request's fault as far as the server can tell.
+    /// The template failed on this conversation, for example because a field that it reads has
+    /// another form. Like a refusal this depends on the request, and is the request's fault as far
+    /// as the server can tell.
     #[error("the chat template fails on this conversation: {0}")]
     Failed(String),
     /// The rendered text cannot be encoded.
@@ -99,8 +103,9 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Takes the text of `chat_template.jinja` where the model has one, else the `chat_template` entry of
-    /// `tokenizer_config.json` (a string, or a list of named templates of which `default` and `tool_use` are used).
+    /// Takes the text of `chat_template.jinja` where the model has one, else the `chat_template`
+    /// entry of `tokenizer_config.json` (a string, or a list of named templates of which `default`
+    /// and `tool_use` are used).
     pub fn new(
         jinja_file: Option<&str>,
         tokenizer_config: &[u8],
@@ -229,7 +234,8 @@ impl ChatTemplate {
     /// Whether a thinking part is open at the end of `text`, whose last turn begins at `last_turn`.
     fn ends_in_thinking(&self, text: &str, last_turn: usize) -> bool {
         if self.turn_start.is_none() {
-            // The tag may stand anywhere, in the template's instructions for example; only the very end tells.
+            // The tag may stand anywhere, in the template's instructions for example; only the very
+            // end tells.
             return text.trim_end().ends_with(THINK_OPEN);
         }
         let prompt = &text[last_turn..];

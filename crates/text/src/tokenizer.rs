@@ -1,9 +1,10 @@
 //! Text to token ids and ids to bytes, for byte-level BPE tokenizers (`tokenizer.json`).
 //!
 //! The `tokenizers` crate does the pre-tokenising and the merges.
-//! Added tokens (`<|im_end|>`, `<think>`, `<tool_call>`, special or not; "markers" here) are taken away from it and
-//! found by our own search, so that the caller decides for each piece of text whether marker text means the marker
-//! or just its letters: with [`Markers::Plain`] no added token can come out, because the encoder does not know any.
+//! Added tokens (`<|im_end|>`, `<think>`, `<tool_call>`, special or not; "markers" here) are taken
+//! away from it and found by our own search, so that the caller decides for each piece of text
+//! whether marker text means the marker or just its letters: with [`Markers::Plain`] no added token
+//! can come out, because the encoder does not know any.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -29,7 +30,8 @@ pub enum TokenizerError {
     /// `tokenizer.json` is not what the `tokenizers` crate reads.
     #[error("tokenizer.json cannot be read: {0}")]
     Unreadable(String),
-    /// Ids map to bytes only where the byte-level alphabet is used (GPT-2, Qwen, Llama 3; not SentencePiece).
+    /// Ids map to bytes only where the byte-level alphabet is used (GPT-2, Qwen, Llama 3; not
+    /// SentencePiece).
     #[error("tokenizer.json has no byte-level decoder; only byte-level BPE is supported")]
     NotByteLevel,
     /// The pre-tokenizer or the model gave up on a text.
@@ -122,7 +124,8 @@ impl Tokenizer {
             .map_err(|e| TokenizerError::Encode(e.to_string()))?;
         for &id in encoding.get_ids() {
             if self.added.contains_key(&id) {
-                // Some vocabularies list an added token among the ordinary ones too, within reach of the merges.
+                // Some vocabularies list an added token among the ordinary ones too, within reach
+                // of the merges.
                 ids.extend(self.bytes(id).iter().filter_map(|&byte| self.byte_ids[byte as usize]));
             } else {
                 ids.push(id);
@@ -131,7 +134,8 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Where markers stand in `text`, leftmost and longest first, as the `tokenizers` crate would cut them.
+    /// Where markers stand in `text`, leftmost and longest first, as the `tokenizers` crate would
+    /// cut them.
     pub(crate) fn find_markers(&self, text: &str) -> Vec<(u32, Range<usize>)> {
         let mut found: Vec<(u32, Range<usize>)> = Vec::new();
         for m in self.markers.search.find_iter(text) {
@@ -221,7 +225,8 @@ impl MarkerSet {
     }
 }
 
-/// The bytes of every id: the byte-level alphabet undone for ordinary tokens, the text itself for added ones.
+/// The bytes of every id: the byte-level alphabet undone for ordinary tokens, the text itself for
+/// added ones.
 fn id_bytes(
     ids: &HashMap<String, u32>,
     added: &HashMap<u32, AddedToken>,
@@ -254,8 +259,8 @@ fn id_bytes(
     (bytes, ends)
 }
 
-/// The byte-level alphabet: a printable character for each byte. Printable Latin-1 bytes stand for themselves, the
-/// other 68 are the characters from U+0100 on, in the order of the bytes.
+/// The byte-level alphabet: a printable character for each byte. Printable Latin-1 bytes stand for
+/// themselves, the other 68 are the characters from U+0100 on, in the order of the bytes.
 fn byte_alphabet() -> [char; 256] {
     let mut others = '\u{100}'..;
     std::array::from_fn(|byte| match byte as u8 {

@@ -1,7 +1,7 @@
 //! Tool calls in the text of an answer, as a stream of deltas in OpenAI's form.
 //!
-//! Two forms are read. Qwen's XML form, whose parameter values are plain text and get the type that the tool's schema
-//! declares (a string where it declares none, or where the text does not fit):
+//! Two forms are read. Qwen's XML form, whose parameter values are plain text and get the type that
+//! the tool's schema declares (a string where it declares none, or where the text does not fit):
 //! ```text
 //! <tool_call>
 //! <function=NAME>
@@ -14,13 +14,17 @@
 //! and the Hermes form, `<tool_call>{"name": …, "arguments": {…}}</tool_call>`.
 //!
 //! The result does not depend on how the text is cut. Rules:
-//! - Text before, between and after calls is content; white space around calls is dropped, other white space kept.
-//! - One line break after the opening and one before the closing parameter tag belong to the tags, all else to the
-//!   value. A closing tag counts only where the next tag follows it, so a value may contain `</parameter>`.
+//! - Text before, between and after calls is content; white space around calls is dropped, other
+//!   white space kept.
+//! - One line break after the opening and one before the closing parameter tag belong to the tags,
+//!   all else to the value. A closing tag counts only where the next tag follows it, so a value may
+//!   contain `</parameter>`.
 //! - A value of type string is streamed; others are sent when they are complete.
-//! - A function that is not among the request's tools is passed on: its caller can tell the model better than we can.
+//! - A function that is not among the request's tools is passed on: its caller can tell the model
+//!   better than we can.
 //! - What is not a call after all (no function, broken JSON) is content, markup included.
-//! - A call that is cut off leaves its arguments unfinished, so that nobody runs half a call; never made to look whole.
+//! - A call that is cut off leaves its arguments unfinished, so that nobody runs half a call; never
+//!   made to look whole.
 
 use std::sync::Arc;
 

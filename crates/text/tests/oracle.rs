@@ -1,4 +1,5 @@
-//! Rendered chats and template snippets, byte for byte as Python's jinja2 renders them (`oracle/make.py`).
+//! Rendered chats and template snippets, byte for byte as Python's jinja2 renders them
+//! (`oracle/make.py`).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

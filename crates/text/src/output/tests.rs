@@ -88,7 +88,8 @@ fn thinking_and_answer_are_split_whatever_kind_of_token_the_markers_are() {
     }
 }
 
-/// Case C11: whatever the limit, reasoning never exceeds completion, and equals it while the thinking part is open.
+/// Case C11: whatever the limit, reasoning never exceeds completion, and equals it while the
+/// thinking part is open.
 #[test]
 fn reasoning_tokens_never_exceed_completion_tokens() {
     let tokenizer = tiny();
@@ -136,7 +137,8 @@ fn an_end_token_has_text_only_on_request() {
     assert_eq!(content(OutputOptions { skip_special_tokens: false, ..ignored }), "Yes.<|im_end|>");
 }
 
-/// Cases C10 and C12: nothing of the stop string is shown, and only the tokens before it are counted as shown.
+/// Cases C10 and C12: nothing of the stop string is shown, and only the tokens before it are
+/// counted as shown.
 #[test]
 fn a_stop_string_over_tokens_is_cut_out() {
     let tokenizer = tiny();
@@ -192,7 +194,8 @@ fn tool_calls_are_parsed_after_the_thinking_part() {
         let answer = read(tokenizer, &tokens, options);
         assert_eq!((answer.reasoning.as_str(), answer.content.as_str()), ("I call f.", "Now:"));
         assert_eq!(answer.calls, [("f".into(), "{\"n\": 7}".into())]);
-        // Without tools the markup is text, where the tokenizer does not hide it as a control token.
+        // Without tools the markup is text, where the tokenizer does not hide it as a control
+        // token.
         let answer = read(
             tokenizer,
             &tokens,
@@ -236,15 +239,18 @@ proptest! {
     /// Whatever ids a model of random weights writes: no panic, nothing lost, counts in order.
     #[test]
     fn any_ids_are_read(
-        tokens in prop::collection::vec(prop_oneof![0u32..4200, 4084u32..4096, any::<u32>()], 0..60),
-        reasoning in prop::sample::select(vec![None, Some(ReasoningStart::Open), Some(ReasoningStart::Closed)]),
+        tokens in prop::collection::vec(
+            prop_oneof![0u32..4200, 4084u32..4096, any::<u32>()], 0..60),
+        reasoning in prop::option::of(
+            prop::sample::select(vec![ReasoningStart::Open, ReasoningStart::Closed])),
         with_tools in any::<bool>(),
         skip_special_tokens in any::<bool>(),
         stop in prop::collection::vec("[ a-z<>]{1,3}", 0..3),
     ) {
         let tokenizer = tiny();
         let tools = with_tools.then(Arc::<Tools>::default);
-        let options = OutputOptions { skip_special_tokens, stop, reasoning, tools, ..OutputOptions::default() };
+        let options =
+            OutputOptions { skip_special_tokens, stop, reasoning, tools, ..OutputOptions::default() };
         let plain = reasoning.is_none() && !with_tools && options.stop.is_empty();
         let answer = read(&tokenizer, &tokens, options);
         prop_assert_eq!(answer.counts.completion, answer.n_pushed);

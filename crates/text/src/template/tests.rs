@@ -1,4 +1,5 @@
-//! Cases C19 to C21 against the templates of the repository. `tests/oracle.rs` compares renderings with jinja2.
+//! Cases C19 to C21 against the templates of the repository. `tests/oracle.rs` compares renderings
+//! with jinja2.
 
 use super::*;
 use crate::testing::{FOLDERS, template};
@@ -25,7 +26,8 @@ fn weather() -> Json {
         "parameters": {"type": "object", "properties": {"town": {"type": "string"}, "days": {"type": "integer"}}, "required": ["town"]}}}])
 }
 
-/// How often the turn markers occur, in a rendering that must hold exactly the markers of its template.
+/// How often the turn markers occur, in a rendering that must hold exactly the markers of its
+/// template.
 fn check_turns(template: &ChatTemplate, rendered: &Rendered, n_turns: usize) {
     let count = |marker: &str| {
         let id = template.tokenizer.token_id(marker);

@@ -160,9 +160,12 @@ fn a_begin_token_of_the_post_processor_is_found() {
 
 proptest! {
     #[test]
-    fn marker_soup_is_cut_as_the_stock_tokenizer_cuts_it(pieces in prop::collection::vec(prop::sample::select(vec![
-        "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<|im_", "<", "|>", "a", " ", "\n", "é", "<tool_call>", "1",
-    ]), 0..12)) {
+    fn marker_soup_is_cut_as_the_stock_tokenizer_cuts_it(
+        pieces in prop::collection::vec(prop::sample::select(vec![
+            "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "<|im_", "<", "|>",
+            "a", " ", "\n", "é", "1",
+        ]), 0..12),
+    ) {
         static STOCK: LazyLock<[(Arc<Tokenizer>, tokenizers::Tokenizer); 2]> =
             LazyLock::new(|| FOLDERS.map(|folder| (tokenizer(folder), stock(folder))));
         let text = pieces.concat();

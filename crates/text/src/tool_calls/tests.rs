@@ -111,7 +111,13 @@ fn case_c18_types_follow_the_schema() {
 
 #[test]
 fn the_hermes_form_is_read() {
-    let text = "Sure.\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": \"}</tool_call>\\\"\", \"b\": [1, {}]}}\n</tool_call>\n<tool_call>{\"arguments\": \"{\\\"x\\\": 1}\", \"name\": \"two\"}</tool_call>\n<tool_call>{\"name\": \"none\"}</tool_call>\nDone. ";
+    let text = concat!(
+        "Sure.\n<tool_call>\n",
+        r#"{"name": "add", "arguments": {"a": "}</tool_call>\"", "b": [1, {}]}}"#,
+        "\n</tool_call>\n",
+        r#"<tool_call>{"arguments": "{\"x\": 1}", "name": "two"}</tool_call>"#,
+        "\n<tool_call>{\"name\": \"none\"}</tool_call>\nDone. ",
+    );
     check(
         &[],
         text,
@@ -155,7 +161,12 @@ fn a_call_after_a_failed_one_is_found() {
 
 #[test]
 fn values_may_contain_tags() {
-    let text = "<tool_call>\n<function=write>\n<parameter=xml>\n<a>\n<parameter>1</parameter>\n<b></function> </b>\n</a>\n</parameter>\n<parameter=end>\n</parameter>\n<parameter=empty>\n\n</parameter>\n<parameter=lines>\n\n\nx\n\n\n</parameter>\n</function>\n</tool_call>";
+    let text = concat!(
+        "<tool_call>\n<function=write>\n<parameter=xml>\n",
+        "<a>\n<parameter>1</parameter>\n<b></function> </b>\n</a>\n</parameter>\n",
+        "<parameter=end>\n</parameter>\n<parameter=empty>\n\n</parameter>\n",
+        "<parameter=lines>\n\n\nx\n\n\n</parameter>\n</function>\n</tool_call>",
+    );
     let want = json!({
         "xml": "<a>\n<parameter>1</parameter>\n<b></function> </b>\n</a>",
         "end": "", "empty": "", "lines": "\n\nx\n\n",
@@ -165,7 +176,11 @@ fn values_may_contain_tags() {
 
 #[test]
 fn missing_closing_tags_are_forgiven() {
-    let text = "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</tool_call>\n<tool_call>\n<function=g>\n<parameter=b>\n2\n</function>\n</tool_call>\n<tool_call>\n<function=h>\n</function>\n<function=i>\n</function>\n</tool_call>";
+    let text = concat!(
+        "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</tool_call>\n",
+        "<tool_call>\n<function=g>\n<parameter=b>\n2\n</function>\n</tool_call>\n",
+        "<tool_call>\n<function=h>\n</function>\n<function=i>\n</function>\n</tool_call>",
+    );
     check(
         &[],
         text,
@@ -255,8 +270,12 @@ fn markup() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn any_text_in_any_pieces_gives_one_result(text in markup(), sizes in prop::collection::vec(1usize..9, 1..20)) {
-        let tools = Arc::new(Tools::new(&[json!({"name": "f", "parameters": {"properties": {"n": {"type": "integer"}}}})]));
+    fn any_text_in_any_pieces_gives_one_result(
+        text in markup(),
+        sizes in prop::collection::vec(1usize..9, 1..20),
+    ) {
+        let parameters = json!({"properties": {"n": {"type": "integer"}}});
+        let tools = Arc::new(Tools::new(&[json!({"name": "f", "parameters": parameters})]));
         let whole = parse(&tools, &[&text]);
         let mut rest = text.as_str();
         let mut cut = Vec::new();
