@@ -1,11 +1,15 @@
 //! Who owns which KV block and which recurrent-state slot.
 //!
 //! Only ids live here; the bytes behind them are the model's. A sequence holds its blocks and its slot
-//! through a [`Lease`], and every id is at any time either free or held exactly once.
+//! through a [`Lease`]; prefixes that may be wanted again live in a radix tree, with snapshots of the
+//! recurrent state in slots of their own. Every id is at any time free, or owned by one lease, or by the
+//! tree.
 
 pub mod pool;
+mod radix_tree;
 
 use pool::Pool;
+use radix_tree::{Evicted, NodeId, RadixTree};
 
 /// Token positions in one KV block.
 pub const BLOCK_LEN: usize = 64;
@@ -15,11 +19,13 @@ pub fn blocks_for(n_positions: usize) -> usize {
     n_positions.div_ceil(BLOCK_LEN)
 }
 
-/// The pools of blocks and slots.
+/// The pools of blocks and slots, and the cached prefixes.
 #[derive(Debug)]
 pub struct Cache {
     blocks: Pool,
     slots: Pool,
+    tree: RadixTree,
+    n_snapshots_max: usize,
     n_leases: usize,
 }
 
@@ -27,14 +33,36 @@ pub struct Cache {
 #[derive(Debug)]
 pub struct Lease {
     blocks: Vec<u32>,
+    /// The first blocks are the tree's, the path to `node`; the others are the lease's own.
+    n_shared: usize,
     slot: u32,
+    node: Option<NodeId>,
     released: bool,
 }
 
+/// What the cache knows of the beginning of some tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct Prefix {
+    node: Option<NodeId>,
+    /// Tokens that need not be computed again: there is a snapshot after them.
+    pub n_tokens: usize,
+    /// Tokens that another sequence had in common, in whole blocks: where the two part is a place for a
+    /// snapshot, since a third may come.
+    pub n_common: usize,
+    /// The slot of the snapshot.
+    pub snapshot: Option<u32>,
+}
+
 impl Cache {
-    /// Pools of `n_blocks` and `n_slots` ids, all free.
-    pub fn new(n_blocks: usize, n_slots: usize) -> Cache {
-        Cache { blocks: Pool::new(n_blocks), slots: Pool::new(n_slots), n_leases: 0 }
+    /// Pools of `n_blocks` and `n_slots` ids, all free. At most `n_snapshots_max` slots hold snapshots.
+    pub fn new(n_blocks: usize, n_slots: usize, n_snapshots_max: usize) -> Cache {
+        Cache {
+            blocks: Pool::new(n_blocks),
+            slots: Pool::new(n_slots),
+            tree: RadixTree::new(),
+            n_snapshots_max,
+            n_leases: 0,
+        }
     }
 
     /// The pool of KV blocks.
@@ -47,51 +75,156 @@ impl Cache {
         &self.slots
     }
 
-    /// A slot and `n_blocks` blocks, or nothing if one of them is short. `n_blocks_max` is how far
-    /// the lease may grow.
-    pub fn lease(&mut self, n_blocks: usize, n_blocks_max: usize) -> Option<Lease> {
-        if self.blocks.n_free() < n_blocks {
-            return None;
+    /// Blocks that only cached prefixes hold: they give way to whoever needs them.
+    pub fn n_blocks_cached(&self) -> usize {
+        self.tree.n_evictable_blocks()
+    }
+
+    /// Slots that hold snapshots.
+    pub fn n_snapshots(&self) -> usize {
+        self.tree.n_snapshots()
+    }
+
+    /// The longest cached prefix that leaves at least one of `tokens` to compute.
+    pub fn match_prefix(&self, tokens: &[u32]) -> Prefix {
+        let (found, n_common) = self.tree.find(&tokens[..tokens.len().saturating_sub(1)]);
+        let snapshot = found.and_then(|(node, _)| self.tree.snapshot(node));
+        let (node, n_tokens) = found.unzip();
+        Prefix { node, n_tokens: n_tokens.unwrap_or(0), n_common, snapshot }
+    }
+
+    /// A slot and `n_blocks` blocks that begin with those of `prefix`, or nothing if there are not so
+    /// many, `n_spare` left over. `n_blocks_max` is how far the lease may grow.
+    pub fn lease(
+        &mut self,
+        prefix: &Prefix,
+        n_blocks: usize,
+        n_spare: usize,
+        n_blocks_max: usize,
+    ) -> Option<Lease> {
+        // Locked first, so that its blocks are not counted as free to take.
+        if let Some(node) = prefix.node {
+            self.tree.lock(node);
         }
-        let slot = self.slots.take()?;
-        let blocks = Vec::with_capacity(n_blocks_max.max(n_blocks));
-        let mut lease = Lease { blocks, slot, released: false };
+        let n_shared = prefix.n_tokens / BLOCK_LEN;
+        let n_available = self.blocks.n_free() + self.tree.n_evictable_blocks();
+        let enough = n_available >= n_blocks.saturating_sub(n_shared) + n_spare;
+        let slot = if enough { self.slots.take() } else { None };
+        let Some(slot) = slot else {
+            prefix.node.into_iter().for_each(|node| self.tree.unlock(node));
+            return None;
+        };
         self.n_leases += 1;
+        let mut lease = Lease {
+            blocks: Vec::with_capacity(n_blocks_max.max(n_blocks)),
+            n_shared,
+            slot,
+            node: prefix.node,
+            released: false,
+        };
+        if let Some(node) = prefix.node {
+            lease.blocks.extend(self.tree.path_blocks(node));
+        }
         let grown = self.grow(&mut lease, n_blocks);
-        debug_assert!(grown, "the free blocks were counted");
+        debug_assert!(grown, "the blocks were counted");
         Some(lease)
     }
 
-    /// Makes the lease hold at least `n_blocks` blocks; changes nothing and returns false if the pool
-    /// is short of them.
+    /// Makes the lease hold at least `n_blocks` blocks, if need be at the cost of cached prefixes; takes
+    /// nothing and returns false if there are not so many.
     pub fn grow(&mut self, lease: &mut Lease, n_blocks: usize) -> bool {
         let n_missing = n_blocks.saturating_sub(lease.blocks.len());
-        if self.blocks.n_free() < n_missing {
+        if self.blocks.n_free() < n_missing
+            && self.blocks.n_free() + self.tree.n_evictable_blocks() < n_missing
+        {
             return false;
+        }
+        while self.blocks.n_free() < n_missing {
+            let evicted = self.tree.evict_leaf().expect("evictable blocks were counted");
+            self.take_back(evicted);
         }
         lease.blocks.extend((0..n_missing).map_while(|_| self.blocks.take()));
         true
     }
 
-    /// Takes everything back.
+    /// Keeps the first `tokens` of a lease, whole blocks, for other sequences. `copy_state` is told the
+    /// slot to copy from and the one to copy to; it is not called if there is a snapshot already, or no
+    /// room for one.
+    ///
+    /// The lease must hold the computed KV of these tokens, and its slot the state right after them. Where
+    /// another sequence has published the same tokens before, the lease goes on with the other's blocks:
+    /// KV depends on nothing but the tokens.
+    pub fn publish(
+        &mut self,
+        lease: &mut Lease,
+        tokens: &[u32],
+        copy_state: impl FnOnce(u32, u32),
+    ) {
+        if self.tree.has_snapshot(tokens) {
+            return;
+        }
+        if self.tree.n_snapshots() >= self.n_snapshots_max {
+            let Some(evicted) = self.tree.evict_snapshot() else { return };
+            self.take_back(evicted);
+        }
+        let Some(slot) = self.slots.take() else { return };
+        let n_blocks = tokens.len() / BLOCK_LEN;
+        let published = self.tree.publish(tokens, &lease.blocks[..n_blocks], slot);
+        if published.first_new < n_blocks {
+            let path = self.tree.path_blocks(published.node);
+            let twice = lease.n_shared..published.first_new;
+            for (own, shared) in lease.blocks[twice.clone()].iter_mut().zip(&path[twice]) {
+                self.blocks.give_back(std::mem::replace(own, *shared));
+            }
+            lease.n_shared = n_blocks;
+            self.tree.lock(published.node);
+            if let Some(node) = lease.node.replace(published.node) {
+                self.tree.unlock(node);
+            }
+        }
+        copy_state(lease.slot, slot);
+    }
+
+    /// Takes everything back that is the lease's own.
     pub fn release(&mut self, mut lease: Lease) {
-        for block in lease.blocks.drain(..) {
+        for block in lease.blocks.drain(..).skip(lease.n_shared) {
             self.blocks.give_back(block);
         }
         self.slots.give_back(lease.slot);
+        lease.node.into_iter().for_each(|node| self.tree.unlock(node));
         self.n_leases -= 1;
         lease.released = true;
     }
 
-    /// Panics unless every id is free or held by exactly one of `leases`, and these are all there are.
+    /// Forgets every prefix that no lease holds.
+    pub fn flush(&mut self) {
+        while let Some(evicted) = self.tree.evict_leaf() {
+            self.take_back(evicted);
+        }
+    }
+
+    fn take_back(&mut self, evicted: Evicted) {
+        evicted.blocks.into_iter().for_each(|block| self.blocks.give_back(block));
+        evicted.slot.into_iter().for_each(|slot| self.slots.give_back(slot));
+    }
+
+    /// Panics unless every id is free, or owned by exactly one of `leases` or by the tree, and these
+    /// leases are all there are.
     pub fn check_integrity<'a>(&self, leases: impl Iterator<Item = &'a Lease>) {
-        let (mut blocks, mut slots, mut n_leases) = (Vec::new(), Vec::new(), 0);
+        let (mut blocks, mut slots) = self.tree.ids();
+        assert!(slots.len() <= self.n_snapshots_max, "more snapshots than the budget");
+        let (mut n_leases, mut n_locks) = (0, 0);
         for lease in leases {
-            blocks.extend_from_slice(&lease.blocks);
+            let path = lease.node.map_or(Vec::new(), |node| self.tree.path_blocks(node));
+            let (shared, owned) = lease.blocks.split_at(lease.n_shared);
+            assert_eq!(shared, path, "a lease shares other blocks than its node keeps");
+            blocks.extend_from_slice(owned);
             slots.push(lease.slot);
             n_leases += 1;
+            n_locks += usize::from(lease.node.is_some());
         }
         assert_eq!(self.n_leases, n_leases, "a lease is lost or was made twice");
+        self.tree.check_integrity(n_locks);
         self.blocks.check_integrity(&mut blocks);
         self.slots.check_integrity(&mut slots);
     }
@@ -127,51 +260,4 @@ impl Drop for Lease {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_lease_is_all_or_nothing() {
-        let mut cache = Cache::new(4, 2);
-        let a = cache.lease(3, 4).expect("three of four");
-        assert!(cache.lease(2, 2).is_none());
-        assert_eq!(cache.slots().n_free(), 1, "the refused lease took no slot");
-        let b = cache.lease(1, 1).expect("the last one");
-        assert!(cache.lease(0, 0).is_none(), "no slot is left");
-        cache.check_integrity([&a, &b].into_iter());
-        cache.release(a);
-        cache.release(b);
-        cache.check_integrity([].into_iter());
-        assert_eq!((cache.blocks().n_free(), cache.slots().n_free()), (4, 2));
-    }
-
-    #[test]
-    fn growing_past_the_pool_changes_nothing() {
-        let mut cache = Cache::new(3, 2);
-        let mut a = cache.lease(1, 3).expect("fits");
-        let b = cache.lease(1, 1).expect("fits");
-        assert!(!cache.grow(&mut a, 3));
-        assert_eq!(a.blocks().len(), 1);
-        assert!(cache.grow(&mut a, 2));
-        assert!(cache.grow(&mut a, 1), "already large enough");
-        assert_eq!(a.n_positions(), 2 * BLOCK_LEN);
-        cache.check_integrity([&a, &b].into_iter());
-        cache.release(b);
-        cache.release(a);
-    }
-
-    #[test]
-    #[should_panic(expected = "dropped without being released")]
-    #[cfg(debug_assertions)]
-    fn a_lost_lease_is_noticed() {
-        drop(Cache::new(1, 1).lease(1, 1));
-    }
-
-    #[test]
-    #[should_panic(expected = "a lease is lost")]
-    fn integrity_counts_leases() {
-        let mut cache = Cache::new(1, 1);
-        let _lease = cache.lease(1, 1);
-        cache.check_integrity([].into_iter());
-    }
-}
+mod tests;

@@ -22,6 +22,11 @@ impl Engine {
         for (claim, verdict) in claims.iter().zip(verdicts) {
             let running = &mut self.scheduler.running[claim.running];
             advance(running, claim, verdict.as_ref().map_or(0, Verdict::n_accepted));
+            if claim.keeps_state {
+                let copy_state = |from, to| self.model.copy_state(from, to);
+                self.scheduler.keep_state(claim.running, copy_state);
+            }
+            let running = &mut self.scheduler.running[claim.running];
             let Some(mut verdict) = verdict else { continue };
             if claim.decodes {
                 count_round(&mut running.sequence, claim.depth, verdict.n_accepted(), record);

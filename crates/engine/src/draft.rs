@@ -28,7 +28,7 @@ pub(crate) fn draft(
         // Claims are in the order of `running`, so looking ahead finds each in turn.
         let (_, running) =
             all.find(|(i, _)| *i == claim.running).expect("a claim is of one running");
-        if claim.depth == 0 && !must_catch_up(running) {
+        if claim.depth == 0 && !must_catch_up(claim, running) {
             continue;
         }
         let pos = std::mem::replace(&mut running.carried_from, running.n_computed);
@@ -64,7 +64,9 @@ fn pick(drafter: &mut Drafter<'_>, i: usize, logits: &[f32], sampler: &mut Sampl
     token
 }
 
-/// Whether the coming row would be one more than the model keeps for the draft head.
-fn must_catch_up(running: &Running) -> bool {
-    running.n_computed - running.carried_from >= CARRY_ROWS
+/// Whether the coming row would be one more than the model keeps for the draft head, or others are about
+/// to share the head's KV of the rows before it.
+fn must_catch_up(claim: &Claim, running: &Running) -> bool {
+    let n_carried = running.n_computed - running.carried_from;
+    n_carried >= CARRY_ROWS || (claim.decodes && claim.keeps_state && n_carried > 0)
 }

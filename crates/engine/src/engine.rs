@@ -61,6 +61,10 @@ impl Engine {
         let chunk = config.chunked_prefill_size;
         assert!(chunk > 0 && chunk.is_multiple_of(BLOCK_LEN), "chunks end at block edges");
         assert!((1..=config.n_slots).contains(&config.max_running), "a slot for each sequence");
+        if let Some(prefix_cache) = config.prefix_cache {
+            let interval = prefix_cache.snapshot_interval;
+            assert!(interval > 0 && interval.is_multiple_of(BLOCK_LEN), "snapshots at block edges");
+        }
         // A verify may follow another pass before the draft head catches up with both.
         let depth_max = MAX_DEPTH.min(CARRY_ROWS / 2 - 1);
         assert!(config.speculation.max_depth() <= depth_max, "drafts deeper than {depth_max}");
@@ -121,6 +125,9 @@ impl Engine {
         let (submitted, cancelled) = {
             let mut inbox = self.shared.inbox();
             self.shutdown = inbox.shutdown;
+            if std::mem::take(&mut inbox.flush) {
+                self.scheduler.flush_cache();
+            }
             let submitted: Vec<Submission> = inbox.submitted.drain(..).collect();
             inbox.n_never_admitted = self.scheduler.n_never_admitted() + submitted.len();
             (submitted, std::mem::take(&mut inbox.cancelled))
@@ -154,8 +161,9 @@ impl Engine {
         sequence.end(end, Instant::now());
     }
 
-    /// After a panic: what was running cannot be trusted and fails; what waits has touched nothing. If
-    /// nothing was running, the queue itself must be at fault, and going on would panic for ever.
+    /// After a panic: what was running cannot be trusted and fails, and what was cached is forgotten; what
+    /// waits has touched nothing. If nothing was running, the queue itself must be at fault, and going on
+    /// would panic for ever.
     fn recover(&mut self, panic: &(dyn Any + Send)) {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let why = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
@@ -165,6 +173,7 @@ impl Engine {
             let sequence = self.scheduler.remove(self.scheduler.running.len() - 1);
             self.end(sequence, failed());
         }
+        self.scheduler.flush_cache();
         while none_ran && let Some(sequence) = self.scheduler.remove_newest() {
             self.end(sequence, failed());
         }
@@ -192,9 +201,9 @@ impl Engine {
             n_waiting: scheduler.waiting.len(),
             n_blocks_used: cache.blocks().n_used(),
             n_blocks: cache.blocks().n(),
-            n_blocks_cached: 0,
-            n_slots_used: cache.slots().n_used(),
-            n_slots_snapshot: 0,
+            n_blocks_cached: cache.n_blocks_cached(),
+            n_slots_used: cache.slots().n_used() - cache.n_snapshots(),
+            n_slots_snapshot: cache.n_snapshots(),
             n_slots: cache.slots().n(),
             n_tokens_held: scheduler.running.iter().map(|r| r.n_computed).sum(),
         }

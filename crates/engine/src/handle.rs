@@ -56,6 +56,12 @@ impl EngineHandle {
         self.shared.wake.notify_all();
     }
 
+    /// Forgets every cached prefix that no running sequence holds.
+    pub fn flush_cache(&self) {
+        self.shared.inbox().flush = true;
+        self.shared.wake.notify_all();
+    }
+
     /// The measurements as of the last step; never waits for a step.
     pub fn stats(&self) -> Snapshot {
         let mut snapshot = *self.shared.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
@@ -107,6 +113,7 @@ pub(crate) struct Shared {
 pub(crate) struct Inbox {
     pub(crate) submitted: VecDeque<Submission>,
     pub(crate) cancelled: Vec<u64>,
+    pub(crate) flush: bool,
     pub(crate) shutdown: Option<Shutdown>,
     /// Requests that the engine has taken in and not yet admitted once; it keeps this up to date.
     pub(crate) n_never_admitted: usize,
@@ -172,7 +179,8 @@ impl Inbox {
     }
 
     fn is_empty(&self) -> bool {
-        self.submitted.is_empty() && self.cancelled.is_empty() && self.shutdown.is_none()
+        let asked = self.flush || self.shutdown.is_some();
+        self.submitted.is_empty() && self.cancelled.is_empty() && !asked
     }
 }
 

@@ -16,6 +16,7 @@ pub mod request;
 mod sampler;
 mod scheduler;
 mod sequence;
+mod snapshots;
 mod step;
 mod verify;
 

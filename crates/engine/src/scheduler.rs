@@ -9,8 +9,9 @@ use std::collections::VecDeque;
 
 use cache::{BLOCK_LEN, Cache, blocks_for};
 
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, PrefixCache};
 use crate::sequence::{Running, Sequence};
+use crate::snapshots::SnapshotPoints;
 
 /// All sequences, and the blocks and slots they run on.
 pub(crate) struct Scheduler {
@@ -19,6 +20,7 @@ pub(crate) struct Scheduler {
     cache: Cache,
     max_running: usize,
     chunked_prefill_size: usize,
+    prefix_cache: Option<PrefixCache>,
 }
 
 /// The rows that one step computes.
@@ -26,6 +28,8 @@ pub(crate) struct Scheduler {
 pub(crate) struct Schedule {
     /// In the order of `running`, each sequence at most once.
     pub(crate) claims: Vec<Claim>,
+    /// Snapshots to resume from, and the slots of who does: copied before anything else.
+    pub(crate) resumes: Vec<(u32, u32)>,
     pub(crate) n_admitted: usize,
     pub(crate) n_preempted: usize,
     pub(crate) n_cached_tokens: usize,
@@ -42,16 +46,21 @@ pub(crate) struct Claim {
     pub(crate) depth: usize,
     /// Whether this is a decode: the one known token is the newest of the answer.
     pub(crate) decodes: bool,
+    /// Whether the state after the last known token is kept; there are no drafts then.
+    pub(crate) keeps_state: bool,
 }
 
 impl Scheduler {
     pub(crate) fn new(config: &EngineConfig) -> Scheduler {
+        let n_snapshots_max =
+            config.prefix_cache.map_or(0, |_| config.n_slots - config.max_running);
         Scheduler {
             waiting: VecDeque::with_capacity(config.max_queued + config.max_running),
             running: Vec::with_capacity(config.max_running),
-            cache: Cache::new(config.n_blocks, config.n_slots),
+            cache: Cache::new(config.n_blocks, config.n_slots, n_snapshots_max),
             max_running: config.max_running,
             chunked_prefill_size: config.chunked_prefill_size,
+            prefix_cache: config.prefix_cache,
         }
     }
 
@@ -103,14 +112,27 @@ impl Scheduler {
         schedule: &mut Schedule,
     ) -> Option<Claim> {
         loop {
-            let Running { lease, n_computed, .. } = self.running.get_mut(index)?;
-            if self.cache.grow(lease, blocks_for(*n_computed + 1)) {
-                let depth = if self.cache.grow(lease, blocks_for(*n_computed + 1 + depth)) {
+            let Running { lease, n_computed, snapshots, .. } = self.running.get_mut(index)?;
+            let n_known = *n_computed + 1;
+            if self.cache.grow(lease, blocks_for(n_known)) {
+                let next_point = snapshots.next(*n_computed);
+                let keeps_state = next_point == Some(n_known);
+                // A pass that ends on the next point has no drafts, and the ones before must not pass by
+                // it: their accepted drafts end before its one row.
+                let depth =
+                    next_point.map_or(depth, |p| depth.min((p - n_known).saturating_sub(1)));
+                let depth = if self.cache.grow(lease, blocks_for(n_known + depth)) {
                     depth
                 } else {
-                    lease.n_positions() - (*n_computed + 1)
+                    lease.n_positions() - n_known
                 };
-                return Some(Claim { running: index, n_known: 1, depth, decodes: true });
+                return Some(Claim {
+                    running: index,
+                    n_known: 1,
+                    depth,
+                    decodes: true,
+                    keeps_state,
+                });
             }
             self.preempt_newest();
             schedule.n_preempted += 1;
@@ -132,20 +154,44 @@ impl Scheduler {
         while self.running.len() < self.max_running {
             let Some(sequence) = self.waiting.front() else { return };
             let n_tokens = sequence.tokens.len();
-            let n_blocks = blocks_for(n_tokens);
-            if chunk(n_tokens, *budget) == 0
-                || self.cache.blocks().n_free() < n_blocks + self.running.len()
-            {
+            let prefix = self.cache.match_prefix(&sequence.tokens);
+            if chunk(n_tokens - prefix.n_tokens, *budget) == 0 {
                 return;
             }
             let n_blocks_max = blocks_for(sequence.n_positions_max());
-            let Some(lease) = self.cache.lease(n_blocks, n_blocks_max) else { return };
-            let sequence = self.waiting.pop_front().expect("looked at above");
-            let running = Running::new(sequence, lease);
-            schedule.claims.extend(claim_chunk(self.running.len(), &running, budget));
+            let n_spare = self.running.len();
+            let lease = self.cache.lease(&prefix, blocks_for(n_tokens), n_spare, n_blocks_max);
+            let Some(lease) = lease else { return };
+            let mut sequence = self.waiting.pop_front().expect("looked at above");
+            if sequence.clock.first_scheduled.is_none() {
+                sequence.n_cached = prefix.n_tokens;
+                schedule.n_cached_tokens += prefix.n_tokens;
+            }
+            schedule.resumes.extend(prefix.snapshot.map(|from| (from, lease.slot())));
             schedule.n_admitted += 1;
+            let running = Running {
+                snapshots: SnapshotPoints::new(self.prefix_cache, &sequence, &prefix),
+                sequence,
+                lease,
+                n_computed: prefix.n_tokens,
+                n_replay: 0,
+                carried_from: prefix.n_tokens,
+            };
+            schedule.claims.extend(claim_chunk(self.running.len(), &running, budget));
             self.running.push(running);
         }
+    }
+
+    /// Keeps the state of a running sequence, which must stand exactly after its computed tokens.
+    pub(crate) fn keep_state(&mut self, index: usize, copy_state: impl FnOnce(u32, u32)) {
+        let Running { sequence, lease, n_computed, n_replay, .. } = &mut self.running[index];
+        assert_eq!(*n_replay, 0, "the state of accepted drafts is still pending");
+        self.cache.publish(lease, &sequence.tokens[..*n_computed], copy_state);
+    }
+
+    /// Forgets the cached prefixes that nobody holds.
+    pub(crate) fn flush_cache(&mut self) {
+        self.cache.flush();
     }
 
     /// Takes a running sequence out; its blocks and slot are free again.
@@ -182,11 +228,16 @@ impl Scheduler {
     }
 }
 
-/// The next chunk of a prefill, if the budget holds one.
+/// The next chunk of a prefill, if the budget holds one. It ends at the next point where state is kept.
 fn claim_chunk(index: usize, running: &Running, budget: &mut usize) -> Option<Claim> {
-    let n_known = chunk(running.sequence.tokens.len() - running.n_computed, *budget);
+    let Running { sequence, n_computed, snapshots, .. } = running;
+    let next_point = snapshots.next(*n_computed);
+    let end = next_point.map_or(sequence.tokens.len(), |point| point.min(sequence.tokens.len()));
+    let n_known = chunk(end - n_computed, *budget);
     *budget -= n_known;
-    (n_known > 0).then_some(Claim { running: index, n_known, depth: 0, decodes: false })
+    let keeps_state = next_point == Some(n_computed + n_known);
+    let claim = Claim { running: index, n_known, depth: 0, decodes: false, keeps_state };
+    (n_known > 0).then_some(claim)
 }
 
 /// Rows of the next chunk of `n_missing`: chunks end at block edges, except the last one.

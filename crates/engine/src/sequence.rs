@@ -12,6 +12,7 @@ use crate::request::{
     Event, EventSink, Finish, FinishReason, Gone, Sampling, SpeculationCounts, Timings, TokenOut,
 };
 use crate::sampler::Draw;
+use crate::snapshots::SnapshotPoints;
 
 /// A request inside the engine. It is all that survives preemption: everything else is recomputed.
 pub(crate) struct Sequence {
@@ -19,6 +20,8 @@ pub(crate) struct Sequence {
     /// The prompt, then the answer so far. Its capacity is the whole length it can reach.
     pub(crate) tokens: Vec<u32>,
     pub(crate) n_prompt: usize,
+    /// Offsets into the prompt where others are likely to branch off.
+    pub(crate) boundaries: Vec<usize>,
     pub(crate) max_tokens: usize,
     pub(crate) sampling: Sampling,
     /// Tokens that end the answer.
@@ -63,6 +66,7 @@ impl Sequence {
             id: request.id,
             tokens,
             n_prompt,
+            boundaries: request.boundaries,
             max_tokens,
             sampling: request.sampling,
             ends,
@@ -234,14 +238,11 @@ pub(crate) struct Running {
     pub(crate) n_replay: usize,
     /// Position of the first hidden row that the draft head has not consumed.
     pub(crate) carried_from: usize,
+    /// Where its state is kept.
+    pub(crate) snapshots: SnapshotPoints,
 }
 
 impl Running {
-    /// Nothing is computed yet.
-    pub(crate) fn new(sequence: Sequence, lease: Lease) -> Running {
-        Running { sequence, lease, n_computed: 0, n_replay: 0, carried_from: 0 }
-    }
-
     /// Whether the next pass feeds nothing but the newest token of the answer.
     pub(crate) fn is_decoding(&self) -> bool {
         self.n_computed >= self.sequence.n_prompt

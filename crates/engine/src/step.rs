@@ -45,6 +45,10 @@ impl Engine {
         self.stamp_scheduled(&schedule.claims, started);
         count_rows(&schedule.claims, &mut record);
 
+        for &(from, to) in &schedule.resumes {
+            self.model.copy_state(from, to);
+        }
+
         let drafting = Instant::now();
         if self.depth.is_on() {
             let running = &mut self.scheduler.running;

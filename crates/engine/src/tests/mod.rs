@@ -3,6 +3,7 @@
 mod rig;
 
 mod lifecycle;
+mod prefix;
 mod sim;
 mod speculation;
 mod threads;

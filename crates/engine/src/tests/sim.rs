@@ -4,10 +4,11 @@
 //! At the end: every request ended once, with the tokens of a run alone, and all pools are full again.
 //! `OUTRIDER_SIM_SEEDS=5000` runs more worlds than the default, `OUTRIDER_SIM_FIRST=123` starts there.
 
+use telemetry::record::Totals;
 use testkit::scripted::DraftHead;
 
-use super::rig::{EOS, Listener, Rig, VOCAB, config, listener};
-use crate::config::{EngineConfig, Speculation};
+use super::rig::{self, EOS, Listener, Rig, VOCAB, config, listener};
+use crate::config::{EngineConfig, PrefixCache, Speculation};
 use crate::noise::philox4x32;
 use crate::request::{Event, FinishReason, Gone, Request, Sampling};
 
@@ -51,10 +52,13 @@ fn world(seed: u64) -> (EngineConfig, DraftHead, Random) {
     let config = EngineConfig {
         max_running,
         max_queued: random.within(1..=12),
-        n_blocks: random.within(4..=20),
-        n_slots: max_running,
-        context_length: 400,
+        n_blocks: random.pick(&[6, 8, 10, 12, 30, 60]),
+        n_slots: max_running + random.within(0..=6),
+        context_length: 600,
         chunked_prefill_size: random.pick(&[64, 128, 256]),
+        prefix_cache: random
+            .pick(&[None, Some(64), Some(128), Some(256)])
+            .map(|interval| PrefixCache { snapshot_interval: interval }),
         speculation: random.pick(&[
             Speculation::Off,
             Speculation::Fixed(1),
@@ -68,7 +72,8 @@ fn world(seed: u64) -> (EngineConfig, DraftHead, Random) {
     (config, random.pick(&heads), random)
 }
 
-fn sampling(random: &mut Random) -> Sampling {
+/// `talkative` answers end at their limit only.
+fn sampling(talkative: bool, random: &mut Random) -> Sampling {
     let plain = random.one_in(2);
     Sampling {
         temperature: random.pick(&[0.0, 0.0, 0.7, 1.5]),
@@ -79,25 +84,37 @@ fn sampling(random: &mut Random) -> Sampling {
         logit_bias: if plain { vec![] } else { vec![(EOS, 1.5), (7, -3.0)] },
         seed: u64::from(random.next()),
         min_tokens: random.pick(&[0, 0, 12]),
-        ignore_eos: random.one_in(3),
-        stop_token_ids: random.pick(&[vec![], vec![11], vec![3, 40]]),
+        ignore_eos: talkative || random.one_in(3),
+        stop_token_ids: if talkative {
+            vec![]
+        } else {
+            random.pick(&[vec![], vec![11], vec![3, 40]])
+        },
         logprobs: random.pick(&[None, None, Some(2)]),
         ..Sampling::greedy()
     }
 }
 
-fn arrival(id: u64, random: &mut Random) -> Request {
-    let n_prompt = random.pick(&[1, 5, 63, 64, 65, 130, 200]) + random.within(0..=20);
-    let prompt = (0..n_prompt).map(|_| random.next() % VOCAB as u32).collect();
-    let max_tokens = random.within(1..=90) as u32;
-    Request { id, prompt, max_tokens, sampling: sampling(random), boundaries: Vec::new() }
+/// A prompt of its own, or one that begins like others and may branch off where they end a message.
+fn arrival(id: u64, talkative: bool, random: &mut Random) -> Request {
+    let n_prompt = random.pick(&[1, 5, 63, 64, 65, 130, 200, 270]) + random.within(0..=20);
+    let mut prompt: Vec<u32> = (0..n_prompt).map(|_| random.next() % VOCAB as u32).collect();
+    if !random.one_in(4) {
+        let n_common = random.pick(&[64, 100, 128, 192, 260, 300]).min(n_prompt);
+        prompt[..n_common].copy_from_slice(&rig::prompt(n_common, random.next() % 2));
+    }
+    let mut boundaries: Vec<usize> =
+        (0..random.within(0..=3)).map(|_| random.within(0..=n_prompt)).collect();
+    boundaries.sort_unstable();
+    let max_tokens = random.pick(&[1, 30, 90, 250]) + random.within(0..=40) as u32;
+    Request { id, prompt, max_tokens, sampling: sampling(talkative, random), boundaries }
 }
 
 /// Submits an arrival; refused ones must not fit, or the queue must be full.
-fn arrive(rig: &Rig, id: u64, random: &mut Random) -> Option<Life> {
-    let request = arrival(id, random);
+fn arrive(rig: &Rig, id: u64, talkative: bool, random: &mut Random) -> Option<Life> {
+    let request = arrival(id, talkative, random);
     let (heard, sink) = listener();
-    if random.one_in(6) {
+    if random.one_in(10) {
         let gone = random.pick(&[Gone::Disconnected, Gone::Satisfied]);
         heard.lock().expect("not poisoned").leaves_at = Some((random.within(1..=30), gone));
     }
@@ -125,22 +142,26 @@ fn turn(rig: &mut Rig, faulty: bool) -> bool {
     busy
 }
 
-fn simulate(seed: u64) {
+/// Runs one world; returns what happened in it.
+fn simulate(seed: u64) -> Totals {
     let (config, draft_head, mut random) = world(seed);
     let mut rig = Rig::new(config.clone(), draft_head);
-    let (mut lives, n_requests, mut id) = (Vec::new(), random.within(3..=14), 0);
-    let with_panics = random.one_in(4);
+    let (mut lives, n_requests, mut id) = (Vec::new(), random.within(3..=16), 0);
+    let (with_panics, talkative) = (random.one_in(4), random.one_in(2));
     loop {
-        while id < n_requests as u64 && random.one_in(3) {
-            lives.extend(arrive(&rig, id, &mut random));
+        while id < n_requests as u64 && random.one_in(2) {
+            lives.extend(arrive(&rig, id, talkative, &mut random));
             id += 1;
         }
-        if random.one_in(20) && !lives.is_empty() {
+        if random.one_in(150) {
+            rig.handle.flush_cache();
+        }
+        if random.one_in(60) && !lives.is_empty() {
             let index = random.within(0..=lives.len() - 1);
             lives[index].cancelled = true;
             rig.handle.cancel(lives[index].request.id);
         }
-        let faulty = with_panics && random.one_in(25);
+        let faulty = with_panics && random.one_in(60);
         if faulty {
             rig.faults.panic_in(1);
         }
@@ -154,6 +175,7 @@ fn simulate(seed: u64) {
     for life in &lives {
         check(life, with_panics, &config);
     }
+    rig.engine.snapshot.totals
 }
 
 /// One end, allowed by what happened, and the tokens of a run alone.
@@ -178,8 +200,9 @@ fn check(life: &Life, with_panics: bool, config: &EngineConfig) {
     let roomy = EngineConfig {
         max_running: 1,
         n_slots: 1,
-        n_blocks: 8,
+        n_blocks: 10,
         speculation: Speculation::Off,
+        prefix_cache: None,
         ..config.clone()
     };
     let alone = Rig::new(roomy, DraftHead::AlwaysRight).alone(life.request.clone());
@@ -195,8 +218,25 @@ fn env(name: &str, default: u64) -> u64 {
 #[test]
 fn worlds() {
     let first = env("OUTRIDER_SIM_FIRST", 0);
-    for seed in first..first + env("OUTRIDER_SIM_SEEDS", 60) {
-        println!("world {seed}");
-        simulate(seed);
+    let n_worlds = env("OUTRIDER_SIM_SEEDS", 100);
+    let happened =
+        |count: fn(&Totals) -> u64, worlds: &[Totals]| worlds.iter().any(|t| count(t) > 0);
+    let worlds: Vec<Totals> = (first..first + n_worlds)
+        .map(|seed| {
+            println!("world {seed}");
+            simulate(seed)
+        })
+        .collect();
+    // A simulation in which nothing ever goes wrong proves nothing.
+    for count in [
+        |t: &Totals| t.n_preempted,
+        |t: &Totals| t.n_cached_tokens,
+        |t: &Totals| t.n_accepted,
+        |t: &Totals| t.n_cancelled,
+        |t: &Totals| t.n_failed,
+        |t: &Totals| t.n_stop,
+        |t: &Totals| t.n_length,
+    ] {
+        assert!(n_worlds < 100 || happened(count, &worlds), "too tame a world");
     }
 }
