@@ -11,6 +11,7 @@ use telemetry::record::{Gauges, MAX_DEPTH, Snapshot, StepRecord};
 
 use crate::config::EngineConfig;
 use crate::depth::DepthPolicy;
+use crate::draft::Drafts;
 use crate::handle::{EngineHandle, Shared, Shutdown, Submission};
 use crate::request::FinishReason;
 use crate::sampler::Sampler;
@@ -27,6 +28,7 @@ pub struct Engine {
     pub(crate) scheduler: Scheduler,
     pub(crate) sampler: Sampler,
     pub(crate) depth: DepthPolicy,
+    pub(crate) drafts: Drafts,
     pub(crate) rows: Rows,
     pub(crate) snapshot: Snapshot,
     observer: Observer,
@@ -73,6 +75,7 @@ impl Engine {
             scheduler: Scheduler::new(&config),
             sampler: Sampler::new(vocab_size),
             depth: DepthPolicy::new(config.speculation, config.max_running),
+            drafts: Drafts::new(&config),
             rows: Rows::default(),
             snapshot: Snapshot::default(),
             observer,

@@ -72,12 +72,13 @@ impl Ranked {
 /// The logits of a row as distances from the largest one, in units of the temperature: at most 0.
 struct Scale {
     top: Ranked,
-    temperature: f64,
+    /// One over the temperature.
+    factor: f64,
 }
 
 impl Scale {
     fn z(&self, logit: f32) -> f64 {
-        (f64::from(logit) - f64::from(self.top.logit)) / self.temperature
+        (f64::from(logit) - f64::from(self.top.logit)) * self.factor
     }
 }
 
@@ -118,7 +119,7 @@ impl Sampler {
         if sampling.temperature == 0.0 || sampling.top_k == 1 {
             return Ok(top.id);
         }
-        let scale = Scale { top, temperature: f64::from(sampling.temperature) };
+        let scale = Scale { top, factor: 1.0 / f64::from(sampling.temperature) };
         let noise = Noise::new(sampling.seed, draw.position);
         let top_k = sampling.top_k as usize;
         if top_k > 0 && top_k < row.len() {
@@ -252,7 +253,7 @@ fn nucleus_end(
     for &logit in row {
         let z = scale.z(logit);
         if z >= -NUCLEUS_DEPTH {
-            mass[bucket(z)] += libm::exp(z);
+            mass[bucket(z)] += f64::from(libm::expf(z as f32));
         }
     }
     let mut missing = f64::from(top_p) * mass.iter().sum::<f64>();
@@ -300,7 +301,8 @@ fn argmax_of_row(row: &[f32], cut: &Cut, scale: &Scale, noise: Noise) -> u32 {
     let mut best = (noise.of(scale.top.id), scale.top.id);
     for (group, logits) in row.chunks(4).enumerate() {
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        if scale.z(largest) + noise::GUMBEL_MAX < best.0 {
+        let z = scale.z(largest);
+        if z + noise::GUMBEL_MAX < best.0 || !cut.may_keep(largest, z) {
             continue;
         }
         let words = noise.words(group as u32);
@@ -320,6 +322,11 @@ fn argmax_of_row(row: &[f32], cut: &Cut, scale: &Scale, noise: Noise) -> u32 {
 }
 
 impl Cut {
+    /// Whether some token with this logit can survive.
+    fn may_keep(&self, logit: f32, z: f64) -> bool {
+        z >= self.z_min && self.last.is_none_or(|last| logit >= last.logit)
+    }
+
     fn keeps(&self, token: &Ranked, z: f64) -> bool {
         z >= self.z_min && self.last.is_none_or(|last| token.order(&last).is_le())
     }

@@ -9,7 +9,6 @@ use model::batch::{Batch, Span};
 use telemetry::record::StepRecord;
 
 use crate::depth::{Decode, StepTime};
-use crate::draft::draft;
 use crate::engine::Engine;
 use crate::sampler::Sampler;
 use crate::scheduler::Claim;
@@ -21,8 +20,6 @@ use crate::verify::{Verdict, verify};
 pub(crate) struct Rows {
     tokens: Vec<u32>,
     logit_rows: Vec<u32>,
-    /// The drafts of all claims, one after another.
-    drafts: Vec<u32>,
 }
 
 impl Engine {
@@ -52,13 +49,12 @@ impl Engine {
         let drafting = Instant::now();
         if self.depth.is_on() {
             let running = &mut self.scheduler.running;
-            let (sampler, drafts) = (&mut self.sampler, &mut self.rows.drafts);
-            draft(&mut *self.model, &schedule.claims, running, sampler, drafts);
+            self.drafts.draft(&mut *self.model, &schedule.claims, running, &mut self.sampler);
         }
         record.draft_s = drafting.elapsed().as_secs_f64();
 
         let forward = Instant::now();
-        self.rows.fill(&schedule.claims, &self.scheduler.running);
+        self.rows.fill(&schedule.claims, &self.scheduler.running, &self.drafts.tokens);
         let batch = Batch {
             tokens: &self.rows.tokens,
             spans: &spans(&schedule.claims, &self.scheduler.running),
@@ -68,7 +64,7 @@ impl Engine {
         record.forward_s = forward.elapsed().as_secs_f64();
 
         let sample = Instant::now();
-        let (running, drafts) = (&mut self.scheduler.running, &self.rows.drafts);
+        let (running, drafts) = (&mut self.scheduler.running, &self.drafts.tokens);
         let verdicts = judge(&schedule.claims, running, drafts, logits, &mut self.sampler);
         record.sample_s = sample.elapsed().as_secs_f64();
 
@@ -115,10 +111,9 @@ fn decodes(running: &mut [Running]) -> Vec<Decode<'_>> {
 
 impl Rows {
     /// Lays out the tokens of all claims, and asks for logits where a token is to be drawn.
-    fn fill(&mut self, claims: &[Claim], running: &[Running]) {
+    fn fill(&mut self, claims: &[Claim], running: &[Running], mut drafts: &[u32]) {
         self.tokens.clear();
         self.logit_rows.clear();
-        let mut drafts = &self.drafts[..];
         for claim in claims {
             let Running { sequence, n_computed, .. } = &running[claim.running];
             let known = &sequence.tokens[*n_computed..][..claim.n_known];

@@ -40,7 +40,8 @@ pub struct DraftSpan<'a> {
 /// - Any other span is a prefill chunk: its row before `span.pos` (if it has one it is the whole carry)
 ///   and its own rows but the last know their next token, so the head's KV at `span.pos - 1 ..` is filled
 ///   at once, and the carry becomes the last row alone.
-/// - `draft` consumes the rows from `pos` on that `next` covers, and drops the rest.
+/// - `draft` consumes the rows from `pos` on that `next` covers, and drops the rest. The rows of all its
+///   spans together are no more than a pass may have.
 /// - `copy_state` leaves the carry of the target empty: the row would need the token after it, which
 ///   differs between the sequences that continue a shared prefix. The head's KV at the last position of
 ///   a shared prefix is therefore that of the sequence which computed it, or nothing of meaning; that

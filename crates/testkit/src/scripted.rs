@@ -287,6 +287,8 @@ impl Forward for Scripted {
         pick: &mut dyn FnMut(usize, usize, &[f32]) -> u32,
     ) {
         self.faults.count_down();
+        let n_rows: usize = spans.iter().map(|span| span.next.len()).sum();
+        assert!(n_rows <= self.shape.max_rows, "{n_rows} catch-up rows do not fit a pass");
         for (i, span) in spans.iter().enumerate() {
             let carry = std::mem::take(&mut self.carries[span.slot as usize]);
             assert_eq!(carry.pos, span.pos, "slot {}: the carry is elsewhere", span.slot);

@@ -4,6 +4,7 @@ mod rig;
 
 mod lifecycle;
 mod prefix;
+mod real;
 mod sim;
 mod speculation;
 mod threads;

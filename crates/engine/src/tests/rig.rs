@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use model::batch::Forward;
 use testkit::scripted::{DraftHead, Faults, Scripted, Shape};
 
 use crate::config::{EngineConfig, Speculation};
@@ -94,9 +95,14 @@ impl Rig {
 
     pub(super) fn over(model: Scripted, config: EngineConfig) -> Rig {
         let faults = model.faults();
-        let engine = Engine::new(Box::new(model), config, Box::new(|_| {}));
+        Rig { faults, ..Rig::with_model(Box::new(model), config) }
+    }
+
+    /// Over any model; its faults are connected to nothing.
+    pub(super) fn with_model(model: Box<dyn Forward + Send>, config: EngineConfig) -> Rig {
+        let engine = Engine::new(model, config, Box::new(|_| {}));
         let handle = EngineHandle { shared: engine.shared(), thread: None };
-        Rig { engine, handle, faults }
+        Rig { engine, handle, faults: Arc::default() }
     }
 
     pub(super) fn submit(&self, request: Request) -> Listener {
