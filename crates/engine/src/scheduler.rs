@@ -103,8 +103,8 @@ impl Scheduler {
         schedule
     }
 
-    /// One row and at most `depth` drafts for a decode. Drafts take no more than what is free; for its
-    /// one row the newest sequences are preempted, which may be the decode itself.
+    /// One row and at most `depth` drafts for a decode. Drafts never preempt anybody; for its one row the
+    /// newest sequences are preempted, which may be the decode itself.
     fn claim_decode(
         &mut self,
         index: usize,
@@ -113,26 +113,19 @@ impl Scheduler {
     ) -> Option<Claim> {
         loop {
             let Running { lease, n_computed, snapshots, .. } = self.running.get_mut(index)?;
-            let n_known = *n_computed + 1;
-            if self.cache.grow(lease, blocks_for(n_known)) {
+            let end = *n_computed + 1;
+            if self.cache.grow(lease, blocks_for(end)) {
                 let next_point = snapshots.next(*n_computed);
-                let keeps_state = next_point == Some(n_known);
-                // A pass that ends on the next point has no drafts, and the ones before must not pass by
-                // it: their accepted drafts end before its one row.
-                let depth =
-                    next_point.map_or(depth, |p| depth.min((p - n_known).saturating_sub(1)));
-                let depth = if self.cache.grow(lease, blocks_for(n_known + depth)) {
-                    depth
-                } else {
-                    lease.n_positions() - n_known
-                };
-                return Some(Claim {
-                    running: index,
-                    n_known: 1,
-                    depth,
-                    decodes: true,
-                    keeps_state,
-                });
+                let keeps_state = next_point == Some(end);
+                // A pass that ends on the next point has no drafts, and those before must not pass by
+                // it: their last draft ends before the row of that pass.
+                let depth_max = next_point.map_or(depth, |point| (point - end).saturating_sub(1));
+                let mut depth = depth.min(depth_max);
+                if !self.cache.grow(lease, blocks_for(end + depth)) {
+                    depth = lease.n_positions() - end;
+                }
+                let claim = Claim { running: index, n_known: 1, depth, decodes: true, keeps_state };
+                return Some(claim);
             }
             self.preempt_newest();
             schedule.n_preempted += 1;
