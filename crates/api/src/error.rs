@@ -53,7 +53,7 @@ pub enum ApiError {
     },
     /// No such path.
     NoSuchRoute(String),
-    /// The path exists, the method does not; the methods that do.
+    /// The path exists, with other methods.
     WrongMethod(String),
     /// The key is missing or wrong.
     Unauthorized,
@@ -162,7 +162,12 @@ impl std::fmt::Display for ApiError {
                 write!(f, "The model `{asked}` does not exist; this server serves `{served}`.")
             }
             ApiError::NoSuchRoute(path) => write!(f, "There is no route `{path}`."),
-            ApiError::WrongMethod(allow) => write!(f, "Wrong method; this route takes {allow}."),
+            ApiError::WrongMethod(path) => {
+                write!(
+                    f,
+                    "`{path}` does not take this method; the `Allow` header lists those it takes."
+                )
+            }
             ApiError::Unauthorized => {
                 f.write_str("Missing or wrong API key: send `Authorization: Bearer KEY`.")
             }
@@ -191,11 +196,6 @@ impl IntoResponse for ApiError {
             }
             ApiError::Unauthorized => {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            }
-            ApiError::WrongMethod(allow) => {
-                if let Ok(value) = HeaderValue::from_str(allow) {
-                    headers.insert(header::ALLOW, value);
-                }
             }
             // What is left of the body is not read, so the connection cannot be used again.
             ApiError::BodyTooLarge(_) | ApiError::BodyTimeout => {

@@ -1,3 +1,4 @@
 //! Test fixtures: goldens, the scripted model, an HTTP client.
 
+pub mod client;
 pub mod scripted;

@@ -153,6 +153,12 @@ impl ChatTemplate {
         self.encode(&text, &guard, request.add_generation_prompt)
     }
 
+    /// Whether the template mentions the variable `name`; one that it does not mention cannot act.
+    pub fn reads(&self, name: &str) -> bool {
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        !name.is_empty() && self.sources.split(|c| !is_word(c)).any(|word| word == name)
+    }
+
     /// Chooses stand-ins that occur neither in the request nor in the template.
     fn guard(
         &self,

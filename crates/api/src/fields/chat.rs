@@ -102,7 +102,7 @@ pub const OPENAI: &[Field] = &[
     honoured(
         "model",
         Kind::Text,
-        "\"outrider-tiny\"",
+        "\"another-model\"",
         "The served name, or `default`; another name is answered with 404. May be left out.",
     ),
     honoured(
@@ -112,7 +112,12 @@ pub const OPENAI: &[Field] = &[
         "Token limit of an answer, shortened to what the context length leaves. \
          Default: chat, up to the context length; completions, 16.",
     ),
-    honoured("min_tokens", Kind::Int(0, u32::MAX as i64), "2", "No end before this many tokens."),
+    honoured(
+        "min_tokens",
+        Kind::Int(0, u32::MAX as i64),
+        "2",
+        "End and stop tokens cannot be drawn before this many.",
+    ),
     honoured(
         "n",
         Kind::Int(1, 64),

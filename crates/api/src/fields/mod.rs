@@ -7,6 +7,7 @@
 
 pub mod chat;
 pub mod completions;
+pub mod document;
 pub mod native;
 pub mod nested;
 pub mod sampling;
@@ -224,6 +225,7 @@ impl Kind {
     pub fn describe(&self) -> String {
         match self {
             Kind::Bool => "true or false".into(),
+            Kind::Int(i64::MIN, i64::MAX) => "a whole number of 64 bits".into(),
             Kind::Int(min, i64::MAX) => format!("a whole number of at least {min}"),
             Kind::Int(i64::MIN, max) => format!("a whole number up to {max}"),
             Kind::Int(min, max) => format!("a whole number from {min} to {max}"),

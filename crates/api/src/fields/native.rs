@@ -72,7 +72,7 @@ const PARAMS_OWN: &[Field] = &[
         "min_new_tokens",
         Kind::Int(0, u32::MAX as i64),
         "2",
-        "No end before this many tokens.",
+        "End and stop tokens cannot be drawn before this many.",
     ),
     honoured("n", Kind::Int(1, 64), "2", "Number of answers for each prompt."),
     honoured(

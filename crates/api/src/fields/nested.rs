@@ -55,6 +55,8 @@ pub const MESSAGE: Table = Table {
             "Thinking of an earlier answer; given to the chat template, which may drop it.",
         )
         .with(r#"{"role":"assistant"}"#),
+        honoured("reasoning", Kind::Text, "\"because\"", "Another name of `reasoning_content`.")
+            .with(r#"{"role":"assistant"}"#),
         only("refusal", &[], "refusals are not kept apart from content"),
         only("function_call", &[], "use `tool_calls`"),
         only("audio", &[], "this model reads text only"),

@@ -1,6 +1,6 @@
 //! Fields that choose tokens and end answers; shared by the chat, completions and native requests.
 
-use super::{Field, Kind, honoured, only, refused};
+use super::{Field, Kind, harmless, honoured, only, refused};
 
 const NO_GRAMMAR: &str = "constrained decoding is not built yet";
 const OTHER_SAMPLER: &str = "this sampler does not exist here";
@@ -71,14 +71,29 @@ pub const SAMPLING: &[Field] = &[
         "Up to 32 strings that end the answer; none of their text is sent.",
     ),
     honoured("stop_token_ids", Kind::Ids, "[77]", "More token ids that end the answer."),
+    honoured(
+        "no_stop_trim",
+        Kind::Bool,
+        "true",
+        "Leaves the stop string, or the text of the end token, in the answer. Default false.",
+    )
+    .with(r#"{"stop":"five"}"#),
+    honoured("include_stop_str_in_output", Kind::Bool, "true", "Another name of `no_stop_trim`.")
+        .with(r#"{"stop":"five"}"#),
+    honoured(
+        "skip_special_tokens",
+        Kind::Bool,
+        "false",
+        "Leaves control tokens out of the text. Default true.",
+    ),
 ];
 
 /// What other servers know and this one does not do: shared by all requests that generate.
 pub const NOT_HERE: &[Field] = &[
-    only("skip_special_tokens", &["true"], "special tokens are always left out of the text"),
-    only("spaces_between_special_tokens", &["true", "false"], "special tokens are left out"),
-    only("no_stop_trim", &["false"], "a stop string is always left out of the text"),
-    only("include_stop_str_in_output", &["false"], "a stop string is always left out of the text"),
+    harmless(
+        "spaces_between_special_tokens",
+        "the tokens of a byte-level vocabulary have their own spaces",
+    ),
     refused("stop_regex", "stops are plain strings"),
     refused("bad_words", "forbidden words are not built; `logit_bias` can forbid tokens"),
     refused("allowed_token_ids", "use `logit_bias`"),

@@ -5,28 +5,9 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use super::chat::CHAT;
-use super::completions::COMPLETIONS;
-use super::native::{ABORT, DETOKENIZE, GENERATE, SAMPLING_PARAMS, TOKENIZE};
-use super::nested::{CALLED, FUNCTION, MESSAGE, PART, REASONING, STREAM_OPTIONS, TOOL, TOOL_CALL};
+use super::document::{ALL, document};
+use super::native::GENERATE;
 use super::*;
-
-const ALL: &[&Table] = &[
-    &CHAT,
-    &COMPLETIONS,
-    &GENERATE,
-    &SAMPLING_PARAMS,
-    &TOKENIZE,
-    &DETOKENIZE,
-    &ABORT,
-    &STREAM_OPTIONS,
-    &MESSAGE,
-    &PART,
-    &TOOL_CALL,
-    &CALLED,
-    &TOOL,
-    &FUNCTION,
-    &REASONING,
-];
 
 fn refusal(table: &Table, body: Value) -> String {
     match table.check(body.as_object().unwrap(), "") {
@@ -40,7 +21,7 @@ fn refusal(table: &Table, body: Value) -> String {
 
 #[test]
 fn no_table_has_a_name_twice() {
-    for table in ALL {
+    for (_, table) in ALL {
         let mut seen = HashSet::new();
         for field in table.fields() {
             assert!(seen.insert(field.name), "{} has `{}` twice", table.title, field.name);
@@ -50,7 +31,7 @@ fn no_table_has_a_name_twice() {
 
 #[test]
 fn every_field_keeps_its_policy() {
-    for table in ALL {
+    for (_, table) in ALL {
         for field in table.fields() {
             let send = |value: Value| {
                 let mut body = Map::new();
@@ -82,7 +63,7 @@ fn every_field_keeps_its_policy() {
 /// Wrong types and the nearest values outside each range are refused with the field's name.
 #[test]
 fn every_typed_field_refuses_wrong_types_and_ranges() {
-    for table in ALL {
+    for (_, table) in ALL {
         for field in table.fields().filter(|f| matches!(f.policy, Policy::Honoured { .. })) {
             let wrong: Vec<Value> = match field.kind {
                 Kind::Bool => vec![json!(1), json!("true")],
@@ -148,4 +129,14 @@ fn whole_numbers_may_be_written_as_floats() {
     assert_eq!(whole(&json!(10.5)), None);
     assert_eq!(whole(&json!(1e300)), None);
     assert_eq!(whole(&json!("10")), None);
+}
+
+#[test]
+fn the_document_is_current() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/request-fields.md");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(path, document()).unwrap();
+    }
+    let written = std::fs::read_to_string(path).unwrap();
+    assert_eq!(written, document(), "run the test with UPDATE_DOCS=1 to write it anew");
 }
