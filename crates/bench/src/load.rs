@@ -56,6 +56,17 @@ impl fmt::Display for Load {
     }
 }
 
+impl Load {
+    /// Most requests that this load has in flight.
+    #[must_use]
+    pub fn most_in_flight(self) -> usize {
+        match self {
+            Load::Concurrency(n) => n,
+            Load::Rate(_) => MAX_IN_FLIGHT,
+        }
+    }
+}
+
 /// Most requests in flight; more would measure the client.
 pub const MAX_IN_FLIGHT: usize = 512;
 /// Most requests per second.
@@ -102,6 +113,7 @@ pub(crate) async fn run(
 ) -> Outcome {
     let begin = Instant::now();
     let last_start = begin + Duration::from_secs_f64(order.seconds);
+    let most = order.load.most_in_flight();
     let mut pacer = Pacer::new(order.load, order.seed, begin);
     let mut jobs = order.jobs;
     let mut outcome = Outcome::default();
@@ -110,7 +122,7 @@ pub(crate) async fn run(
     let mut open = true;
     loop {
         while open
-            && in_flight.len() < pacer.most_in_flight()
+            && in_flight.len() < most
             && let Some(intended) = pacer.due(Instant::now())
             && let Some(job) = jobs.pop_front()
         {
@@ -130,7 +142,7 @@ pub(crate) async fn run(
                 outcome.record(done);
                 open &= !(watch.enough)(&outcome);
             }
-            () = sleep_until(pacer.next()), if open && in_flight.len() < pacer.most_in_flight() => {}
+            () = sleep_until(pacer.next()), if open && in_flight.len() < most => {}
             () = sleep_until(last_start), if open => open = false,
             () = sleep_until(last_start + GRACE), if !open => {
                 outcome.n_dropped = in_flight.len();
@@ -199,29 +211,24 @@ async fn send(
 
 /// Decides when the next request is due.
 enum Pacer {
-    Concurrency(usize),
+    /// As soon as a place is free.
+    WhenFree,
+    /// By a schedule.
     Rate { per_s: f64, random: SplitMix, next: Instant },
 }
 
 impl Pacer {
     fn new(load: Load, seed: u64, begin: Instant) -> Pacer {
         match load {
-            Load::Concurrency(n) => Pacer::Concurrency(n),
+            Load::Concurrency(_) => Pacer::WhenFree,
             Load::Rate(per_s) => Pacer::Rate { per_s, random: SplitMix(seed), next: begin },
-        }
-    }
-
-    fn most_in_flight(&self) -> usize {
-        match self {
-            Pacer::Concurrency(n) => *n,
-            Pacer::Rate { .. } => MAX_IN_FLIGHT,
         }
     }
 
     /// The intended send time of a request that is due at `now`, if one is.
     fn due(&mut self, now: Instant) -> Option<Instant> {
         match self {
-            Pacer::Concurrency(_) => Some(now),
+            Pacer::WhenFree => Some(now),
             Pacer::Rate { next, .. } if *next > now => None,
             Pacer::Rate { per_s, random, next } => {
                 let intended = *next;
@@ -237,7 +244,7 @@ impl Pacer {
     fn next(&self) -> Instant {
         match self {
             // A free place is filled as soon as a request ends; there is nothing to wait for.
-            Pacer::Concurrency(_) => Instant::now() + TICK,
+            Pacer::WhenFree => Instant::now() + TICK,
             Pacer::Rate { next, .. } => *next,
         }
     }

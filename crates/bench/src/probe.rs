@@ -194,6 +194,12 @@ pub async fn probe(
         }
     }
     let observed = observers.finish().await;
+    let most = args.loads.iter().map(|load| load.most_in_flight()).max().unwrap_or(1);
+    if let Some(running) = observed.metrics.as_ref().and_then(|metrics| metrics.running_most)
+        && running > most as f64
+    {
+        doubts.push(format!("{running} requests ran where the probe sent {most}: others came in"));
+    }
     let interrupted = stop.is_stopped();
     Ok(ProbeReport { model, runs, cache, observed, activity, interrupted, notices: doubts })
 }

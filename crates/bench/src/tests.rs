@@ -194,6 +194,7 @@ fn a_busy_server_is_left_alone_unless_told() {
     let report = probe(&ProbeArgs { force: true, ..args(&server) }).unwrap();
     assert!(report.notices[0].contains("others used the server"));
     assert_eq!(report.observed.metrics.unwrap().running_most, Some(2.0));
+    assert!(report.notices[1].contains("2 requests ran where the probe sent 1"));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 pub mod args;
 pub mod device;
+pub mod known;
 pub mod llamacpp;
 pub mod report;
 pub mod sglang;
