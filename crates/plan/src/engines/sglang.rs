@@ -53,27 +53,24 @@ pub fn plan(args: &EngineArgs, version: Version) -> Result<EnginePlan, EngineErr
     let per_request = slots_per_request(flags, prefix_cache, strategy);
     let memory = memory(args, version, &mut notices);
 
-    let (model, tp) = (&args.model, flags.tp);
-    let kv_element = flags.kv_dtype.map_or(2.0, |dtype| dtype.0);
-    let state_element = flags.state_dtype.map_or(4.0, |dtype| dtype.0);
-    let conv_rows = model.delta.map_or(0, |delta| delta.conv_kernel.saturating_sub(1));
-    let slot_bytes = model.state_bytes(tp, conv_rows, 2.0, state_element);
-    let n_draft_layers = if flags.draft_depth == 0 { 0 } else { model.n_mtp_layers };
-    let target_cell = model.kv_bytes_per_token(tp, model.n_attention_layers, kv_element);
-    let draft_cell = model.kv_bytes_per_token(tp, n_draft_layers, kv_element);
+    let model = &args.model;
+    let bytes = Bytes::of(args);
     let asked = flags.max_running.or((flags.draft_depth > 0).then_some(SPECULATIVE_DEFAULT));
-
     let pools = split(&PoolInput {
         rule,
         rest: memory.rest,
-        slot_bytes,
+        slot_bytes: bytes.slot,
         state_ratio: flags.state_ratio.unwrap_or(0.9),
         explicit_slots: flags.state_slots,
         per_request,
         verify_width: flags.verify_width(),
         asked,
         prefix_cache,
-        cell: if rule.charges_draft() { target_cell + draft_cell } else { target_cell },
+        cell: if rule.charges_draft() {
+            bytes.target_cell + bytes.draft_cell
+        } else {
+            bytes.target_cell
+        },
         max_total_tokens: flags.max_total_tokens,
     })?;
     let context = flags.context_length.unwrap_or(model.max_positions).max(1);
@@ -96,27 +93,16 @@ pub fn plan(args: &EngineArgs, version: Version) -> Result<EnginePlan, EngineErr
         );
     }
     let cost = Cost {
-        kv_bytes_per_token: target_cell,
-        state_bytes: slot_bytes,
+        kv_bytes_per_token: bytes.target_cell,
+        state_bytes: bytes.slot,
         host_share: 0.0,
         host_gb_s: 1.0,
     };
-    let scratch = (max_running + 1) as f64 * flags.verify_width() as f64 * slot_bytes;
     Ok(EnginePlan {
         engine: args.engine.to_string(),
         model: model.name.clone(),
         device: args.device.to_string(),
-        memory: vec![
-            MemoryLine { name: "weights", bytes: memory.weights },
-            MemoryLine { name: "KV pool", bytes: pools.kv_tokens as f64 * target_cell },
-            MemoryLine { name: "KV of the draft head", bytes: pools.kv_tokens as f64 * draft_cell },
-            MemoryLine {
-                name: "recurrent-state slots",
-                bytes: pools.slots.map_or(0.0, |k| (k + 1) as f64 * slot_bytes),
-            },
-            MemoryLine { name: "speculative scratch", bytes: scratch },
-            MemoryLine { name: "outside the static fraction", bytes: memory.outside },
-        ],
+        memory: memory_lines(&memory, &bytes, &pools, (max_running + 1) * flags.verify_width()),
         kv_tokens: pools.kv_tokens,
         kv_limited_by: pools.kv_limited_by,
         state_slots: pools.slots,
@@ -129,6 +115,47 @@ pub fn plan(args: &EngineArgs, version: Version) -> Result<EnginePlan, EngineErr
         speed: speed::table(args, &cost, max_running),
         notices,
     })
+}
+
+/// Sizes on one device.
+struct Bytes {
+    /// One recurrent-state slot.
+    slot: f64,
+    /// KV of one token in the target.
+    target_cell: f64,
+    /// KV of one token in the draft head, 0 without speculation.
+    draft_cell: f64,
+}
+
+impl Bytes {
+    fn of(args: &EngineArgs) -> Bytes {
+        let (model, flags) = (&args.model, &args.flags);
+        let kv_element = flags.kv_dtype.map_or(2.0, |dtype| dtype.0);
+        let state_element = flags.state_dtype.map_or(4.0, |dtype| dtype.0);
+        let conv_rows = model.delta.map_or(0, |delta| delta.conv_kernel.saturating_sub(1));
+        let n_draft_layers = if flags.draft_depth == 0 { 0 } else { model.n_mtp_layers };
+        let cell = |n_layers| model.kv_bytes_per_token(flags.tp, n_layers, kv_element);
+        Bytes {
+            slot: model.state_bytes(flags.tp, conv_rows, 2.0, state_element),
+            target_cell: cell(model.n_attention_layers),
+            draft_cell: cell(n_draft_layers),
+        }
+    }
+}
+
+/// What is allocated: one slot more than usable, and scratch for the requests that really run.
+fn memory_lines(memory: &Memory, bytes: &Bytes, pools: &Pools, n_scratch: u64) -> Vec<MemoryLine> {
+    let tokens = pools.kv_tokens as f64;
+    let slots = pools.slots.map_or(0.0, |slots| (slots + 1) as f64);
+    let lines = [
+        ("weights", memory.weights),
+        ("KV pool", tokens * bytes.target_cell),
+        ("KV of the draft head", tokens * bytes.draft_cell),
+        ("recurrent-state slots", slots * bytes.slot),
+        ("speculative scratch", n_scratch as f64 * bytes.slot),
+        ("outside the static fraction", memory.outside),
+    ];
+    lines.into_iter().map(|(name, bytes)| MemoryLine { name, bytes }).collect()
 }
 
 /// Memory of one device in bytes.

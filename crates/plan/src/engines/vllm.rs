@@ -26,52 +26,12 @@ const WORKSPACE_GIB: f64 = 3.0;
 pub fn plan(args: &EngineArgs) -> Result<EnginePlan, EngineError> {
     let (flags, model) = (&args.flags, &args.model);
     let mut notices = unused(args);
-    let kv_element = flags.kv_dtype.map_or(2.0, |dtype| dtype.0);
-    let n_draft_layers = if flags.draft_depth == 0 { 0 } else { model.n_mtp_layers };
-    let n_attention = model.n_attention_layers + n_draft_layers;
-    let token_bytes = model.kv_bytes_per_token(flags.tp, 1, kv_element);
-    let layer_state = state_bytes_per_layer(args);
-    let block = block_tokens(layer_state, token_bytes);
-
-    let weights = model.weight_bytes(flags.tp)
-        + if flags.draft_depth == 0 { 0.0 } else { model.mtp_bytes(flags.tp) };
-    let budget = args.device.memory_gib * flags.mem_fraction.unwrap_or(DEFAULT_FRACTION) * GIB;
-    let pool = match args.observed {
-        // The log names what is available to the pool after profiling.
-        Some(observed) => observed.after_gib * GIB,
-        None => {
-            notices.push(format!("{WORKSPACE_GIB} GiB for activations and graphs are an estimate"));
-            budget - weights - WORKSPACE_GIB * GIB
-        }
-    };
-    let group_layers = n_attention.max(1);
-    let n_state_groups = model.delta.map_or(0, |delta| delta.n_layers.div_ceil(group_layers));
-    let block_bytes = block as f64 * token_bytes * group_layers as f64;
-    let n_blocks = (pool / block_bytes).max(0.0) as u64;
-    if n_blocks == 0 {
-        return Err(EngineError::Refuses("the weights leave no memory for KV blocks".into()));
-    }
-
+    let pool = Pool::of(args, &mut notices);
     let context = flags.context_length.unwrap_or(model.max_positions).max(1);
-    // A speculative request keeps one further state per draft.
-    let state_blocks = n_state_groups * (1 + flags.draft_depth);
-    let request_blocks = |tokens: u64| tokens.div_ceil(block) + state_blocks;
-    if n_blocks < request_blocks(context) {
-        return Err(EngineError::Refuses(format!(
-            "one request of {context} tokens needs {} blocks, the pool has {n_blocks}: lower \
-             --max-model-len",
-            request_blocks(context)
-        )));
-    }
     let asked = flags.max_running.unwrap_or(DEFAULT_RUNNING);
-    if 0 < state_blocks && n_blocks / state_blocks < asked {
-        return Err(EngineError::Refuses(format!(
-            "--max-num-seqs {asked} exceeds the {} requests whose states fit",
-            n_blocks / state_blocks
-        )));
-    }
-    let full_length = n_blocks as f64 / request_blocks(context) as f64;
-    let by_load = n_blocks / request_blocks(args.load_tokens);
+    pool.check(context, asked)?;
+    let full_length = pool.n_blocks as f64 / pool.request_blocks(context) as f64;
+    let by_load = pool.n_blocks / pool.request_blocks(args.load_tokens);
     let (max_running, running_limited_by) = if by_load < asked {
         (by_load, format!("KV blocks at {} tokens per request", args.load_tokens))
     } else if flags.max_running.is_some() {
@@ -80,11 +40,12 @@ pub fn plan(args: &EngineArgs) -> Result<EnginePlan, EngineError> {
         (asked, "the default".to_owned())
     };
     let cost = Cost {
-        kv_bytes_per_token: token_bytes * model.n_attention_layers as f64,
-        state_bytes: layer_state * model.delta.map_or(0, |delta| delta.n_layers) as f64,
+        kv_bytes_per_token: pool.token_bytes * model.n_attention_layers as f64,
+        state_bytes: pool.layer_state * model.delta.map_or(0, |delta| delta.n_layers) as f64,
         host_share: 0.0,
         host_gb_s: 1.0,
     };
+    let Pool { n_blocks, block, .. } = pool;
     if block > PLAIN_BLOCK {
         notices.push(format!("blocks hold {block} tokens: shorter prefixes are never found again"));
     }
@@ -93,9 +54,9 @@ pub fn plan(args: &EngineArgs) -> Result<EnginePlan, EngineError> {
         model: model.name.clone(),
         device: args.device.to_string(),
         memory: vec![
-            MemoryLine { name: "weights", bytes: weights },
-            MemoryLine { name: "block pool", bytes: n_blocks as f64 * block_bytes },
-            MemoryLine { name: "one block", bytes: block_bytes },
+            MemoryLine { name: "weights", bytes: pool.weights },
+            MemoryLine { name: "block pool", bytes: n_blocks as f64 * pool.block_bytes },
+            MemoryLine { name: "one block", bytes: pool.block_bytes },
         ],
         // vLLM states tokens as concurrency at full length times that length.
         kv_tokens: (full_length * context as f64) as u64,
@@ -110,6 +71,84 @@ pub fn plan(args: &EngineArgs) -> Result<EnginePlan, EngineError> {
         speed: speed::table(args, &cost, max_running.max(1)),
         notices,
     })
+}
+
+/// The pool of blocks on one device; sizes in bytes.
+struct Pool {
+    weights: f64,
+    /// KV of one token in one layer.
+    token_bytes: f64,
+    /// State of one recurrent layer of one request.
+    layer_state: f64,
+    /// Tokens per block.
+    block: u64,
+    block_bytes: f64,
+    n_blocks: u64,
+    /// Blocks of recurrent state per request.
+    state_blocks: u64,
+}
+
+impl Pool {
+    fn of(args: &EngineArgs, notices: &mut Vec<String>) -> Pool {
+        let (flags, model) = (&args.flags, &args.model);
+        let speculates = flags.draft_depth > 0;
+        let token_bytes =
+            model.kv_bytes_per_token(flags.tp, 1, flags.kv_dtype.map_or(2.0, |dtype| dtype.0));
+        let layer_state = state_bytes_per_layer(args);
+        let block = block_tokens(layer_state, token_bytes);
+        let draft_weights = if speculates { model.mtp_bytes(flags.tp) } else { 0.0 };
+        let weights = model.weight_bytes(flags.tp) + draft_weights;
+        let bytes = match args.observed {
+            // The log names what is available to the pool after profiling.
+            Some(observed) => observed.after_gib * GIB,
+            None => {
+                notices.push(format!(
+                    "{WORKSPACE_GIB} GiB for activations and graphs are an estimate"
+                ));
+                let fraction = flags.mem_fraction.unwrap_or(DEFAULT_FRACTION);
+                (args.device.memory_gib * fraction - WORKSPACE_GIB) * GIB - weights
+            }
+        };
+        let n_draft_layers = if speculates { model.n_mtp_layers } else { 0 };
+        let group_layers = (model.n_attention_layers + n_draft_layers).max(1);
+        let n_state_groups = model.delta.map_or(0, |delta| delta.n_layers.div_ceil(group_layers));
+        let block_bytes = block as f64 * token_bytes * group_layers as f64;
+        Pool {
+            weights,
+            token_bytes,
+            layer_state,
+            block,
+            block_bytes,
+            n_blocks: (bytes / block_bytes).max(0.0) as u64,
+            // A speculative request keeps one further state per draft.
+            state_blocks: n_state_groups * (1 + flags.draft_depth),
+        }
+    }
+
+    /// Blocks of one request with this many tokens.
+    fn request_blocks(&self, tokens: u64) -> u64 {
+        tokens.div_ceil(self.block) + self.state_blocks
+    }
+
+    /// What the engine checks before it starts.
+    fn check(&self, context: u64, asked: u64) -> Result<(), EngineError> {
+        let n_blocks = self.n_blocks;
+        let reason = if n_blocks == 0 {
+            "the weights leave no memory for KV blocks".to_owned()
+        } else if n_blocks < self.request_blocks(context) {
+            format!(
+                "one request of {context} tokens needs {} blocks, the pool has {n_blocks}: lower \
+                 --max-model-len",
+                self.request_blocks(context)
+            )
+        } else if self.state_blocks > 0 && n_blocks / self.state_blocks < asked {
+            let fit = n_blocks / self.state_blocks;
+            format!("--max-num-seqs {asked} exceeds the {fit} requests whose states fit")
+        } else {
+            return Ok(());
+        };
+        Err(EngineError::Refuses(reason))
+    }
 }
 
 /// State of one recurrent layer; its convolution also keeps one input per draft.
