@@ -1,11 +1,26 @@
 //! Reads a request's body as a JSON object, and says what is wrong with it.
 
-use axum::body::{Body, to_bytes};
+use std::sync::Arc;
+
+use axum::body::Body;
 use axum::http::{HeaderMap, Request, header};
+use futures_util::StreamExt;
 use serde_json::{Map, Value};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::error::ApiError;
-use crate::state::ApiState;
+use crate::state::{ApiState, BODY_UNIT};
+
+/// A body that was read.
+pub(crate) struct Read {
+    /// The JSON object.
+    pub(crate) object: Map<String, Value>,
+    /// Its share of the memory for bodies, to be given back when the prompt in it is encoded.
+    pub(crate) room: Room,
+}
+
+/// A share of the memory for bodies.
+pub(crate) type Room = Option<OwnedSemaphorePermit>;
 
 /// The JSON object in the body of `request`.
 ///
@@ -14,20 +29,42 @@ use crate::state::ApiState;
 pub(crate) async fn read_object(
     state: &ApiState,
     request: Request<Body>,
-) -> Result<Map<String, Value>, ApiError> {
+) -> Result<Read, ApiError> {
     let (head, body) = request.into_parts();
     check_content_type(&head.headers)?;
     let limit = state.body_limit;
-    // Known before a byte is read, where the client says it.
-    if content_length(&head.headers).is_some_and(|length| length > limit as u64) {
-        return Err(ApiError::BodyTooLarge(limit));
-    }
-    let read = tokio::time::timeout(state.options.timeouts.body, to_bytes(body, limit)).await;
-    let bytes = read.map_err(|_| ApiError::BodyTimeout)?.map_err(|error| unread(&error, limit))?;
-    parse(&bytes)
+    let length = content_length(&head.headers);
+    let read = async {
+        let n_units = length.unwrap_or(limit).min(limit).div_ceil(BODY_UNIT).max(1);
+        // The semaphore is never closed.
+        let room = Arc::clone(&state.bodies).acquire_many_owned(n_units as u32).await.ok();
+        let bytes = collect(body, length.unwrap_or(0), limit).await?;
+        Ok(Read { object: parse(&bytes)?, room })
+    };
+    let in_time = tokio::time::timeout(state.options.timeouts.body, read).await;
+    in_time.unwrap_or(Err(ApiError::BodyTimeout))
 }
 
-fn content_length(headers: &HeaderMap) -> Option<u64> {
+/// The bytes of a body. One that is too large is read to its end all the same, since a client that
+/// reads only after it has written would see a broken connection instead of the answer.
+async fn collect(body: Body, length: usize, limit: usize) -> Result<Vec<u8>, ApiError> {
+    let mut frames = body.into_data_stream();
+    let mut bytes = Vec::with_capacity(length.min(limit));
+    let mut too_large = length > limit;
+    while let Some(frame) = frames.next().await {
+        let frame =
+            frame.map_err(|_| ApiError::malformed("The body ended before it was complete."))?;
+        too_large |= bytes.len() + frame.len() > limit;
+        if too_large {
+            bytes = Vec::new();
+        } else {
+            bytes.extend_from_slice(&frame);
+        }
+    }
+    if too_large { Err(ApiError::BodyTooLarge(limit)) } else { Ok(bytes) }
+}
+
+fn content_length(headers: &HeaderMap) -> Option<usize> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
@@ -38,17 +75,6 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let json = kind.eq_ignore_ascii_case("application/json")
         || (kind.starts_with("application/") && kind.ends_with("+json"));
     if json { Ok(()) } else { Err(ApiError::NotJson) }
-}
-
-fn unread(error: &axum::Error, limit: usize) -> ApiError {
-    let mut cause: Option<&dyn std::error::Error> = Some(error);
-    while let Some(error) = cause {
-        if error.is::<http_body_util::LengthLimitError>() {
-            return ApiError::BodyTooLarge(limit);
-        }
-        cause = error.source();
-    }
-    ApiError::malformed("The body ended before it was complete.")
 }
 
 /// The JSON object that `bytes` are.

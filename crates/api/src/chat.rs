@@ -12,7 +12,7 @@ use engine::request::TokenOut;
 use serde_json::Value;
 use text::{Delta as TextDelta, OutputOptions, ReasoningStart, Tools};
 
-use crate::body::read_object;
+use crate::body::{Read, read_object};
 use crate::chat_fields::{self, ChatFields};
 use crate::error::ApiError;
 use crate::generation::{Generation, Job, Piece, Tally};
@@ -33,12 +33,13 @@ pub(crate) async fn chat(
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
-    let body = read_object(&state, request).await?;
-    let fields = chat_fields::read(&state, body)?;
+    let Read { object, room } = read_object(&state, request).await?;
+    let fields = chat_fields::read(&state, object)?;
     let reply = Reply::new(&state, "chatcmpl", &fields.common, &fields.wanted);
     let shape = Shape { n_top: fields.logprobs, parallel_calls: fields.parallel_calls };
     let output = output(&state, &fields);
     let prompt = prompts::of_chat(&state, fields.conversation).await?;
+    drop(room);
     let job = Job {
         rid: reply.id.clone(),
         prompts: vec![prompt],

@@ -12,7 +12,7 @@ use engine::request::TokenOut;
 use serde_json::{Map, Value};
 use text::{Delta, OutputOptions};
 
-use crate::body::read_object;
+use crate::body::{Read, read_object};
 use crate::error::ApiError;
 use crate::fields::completions::COMPLETIONS;
 use crate::fields::{Args, Kind, ids, shown};
@@ -38,7 +38,7 @@ pub(crate) async fn completions(
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
-    let mut body = read_object(&state, request).await?;
+    let Read { object: mut body, room } = read_object(&state, request).await?;
     COMPLETIONS.check(&body, "")?;
     let args = Args(&body);
     check_model(&state, args)?;
@@ -54,6 +54,7 @@ pub(crate) async fn completions(
     let reply = Reply::new(&state, "cmpl", &common, &wanted);
     let texts = take_prompt(&mut body)?;
     let (prompts, before) = tokens_of(&state, texts, echo).await?;
+    drop(room);
     let n = wanted.n;
     let job = Job {
         rid: reply.id.clone(),

@@ -164,7 +164,7 @@ impl Generation {
         let satisfied = Arc::new(AtomicBool::new(false));
         let parser = OutputParser::new(
             Arc::clone(&self.state.options.tokenizer),
-            output_options(&self.state, job, prompt),
+            output_options(&self.state, job, prompt, index),
         )
         .map_err(|error| ApiError::invalid("stop", error.to_string()))?;
         let request = Request {
@@ -382,9 +382,11 @@ fn refusal(error: SubmitError, param: &'static str) -> ApiError {
     }
 }
 
-fn output_options(state: &ApiState, job: &Job, prompt: &Prompt) -> OutputOptions {
+fn output_options(state: &ApiState, job: &Job, prompt: &Prompt, index: usize) -> OutputOptions {
     let wanted = &job.wanted;
     let mut output = job.output.clone();
+    // Calls of different answers to one request have different ids.
+    output.call_id_prefix += &format!("{index}_");
     output.stop.clone_from(&wanted.stop);
     output.include_stop = wanted.include_stop;
     output.skip_special_tokens = wanted.skip_special_tokens;

@@ -12,7 +12,7 @@ use engine::request::TokenOut;
 use serde_json::{Map, Value, json};
 use text::{Delta, OutputOptions};
 
-use crate::body::read_object;
+use crate::body::{Read, read_object};
 use crate::error::ApiError;
 use crate::fields::native::GENERATE;
 use crate::fields::{Args, Kind, ids};
@@ -38,7 +38,7 @@ pub(crate) async fn generate(
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
-    let body = read_object(&state, request).await?;
+    let Read { object: body, room } = read_object(&state, request).await?;
     GENERATE.check(&body, "")?;
     let args = Args(&body);
     let none = Map::new();
@@ -49,6 +49,7 @@ pub(crate) async fn generate(
     let rid = reply::rid(args)?
         .unwrap_or_else(|| format!("{:016x}{:016x}", state.random(), state.random()));
     let (prompts, listed, param) = prompts_of(&state, args).await?;
+    drop(room);
     let job = Job {
         rid: rid.clone(),
         prompts,

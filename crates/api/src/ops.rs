@@ -14,7 +14,7 @@ use telemetry::metrics::{self, Source};
 use telemetry::record::Snapshot;
 use text::OutputOptions;
 
-use crate::body::read_object;
+use crate::body::{Read, read_object};
 use crate::chat_fields;
 use crate::error::ApiError;
 use crate::fields::native::{ABORT, DETOKENIZE, TOKENIZE};
@@ -130,6 +130,13 @@ pub(crate) async fn server_info(State(state): Shared) -> Json<Value> {
     info.insert("weight_version".into(), json!(state.options.model.weight_version));
     info.insert("max_total_num_tokens".into(), json!(sizes.max_total_num_tokens));
     info.insert("max_req_input_len".into(), json!(longest_prompt(&state)));
+    info.insert("tokenizer_path".into(), json!(state.options.model.model_path));
+    info.insert("architectures".into(), json!([state.options.model.architecture]));
+    info.insert("model_type".into(), json!(state.options.model.model_type));
+    info.insert("is_generation".into(), json!(true));
+    for width in ["tp_size", "dp_size", "pp_size"] {
+        info.insert(width.into(), json!(1));
+    }
     info.insert("startup_time".into(), json!(state.started_unix_s));
     info.insert("version".into(), json!(env!("CARGO_PKG_VERSION")));
     let mut internal = json!({
@@ -207,7 +214,7 @@ pub(crate) async fn tokenize(
     State(state): Shared,
     request: Request<Body>,
 ) -> Result<Json<Value>, ApiError> {
-    let mut body = read_object(&state, request).await?;
+    let Read { object: mut body, room: _room } = read_object(&state, request).await?;
     TOKENIZE.check(&body, "")?;
     let args = Args(&body);
     let listed = args.get("prompt").is_some_and(Value::is_array);
@@ -239,7 +246,7 @@ pub(crate) async fn detokenize(
     State(state): Shared,
     request: Request<Body>,
 ) -> Result<Json<Value>, ApiError> {
-    let body = read_object(&state, request).await?;
+    let Read { object: body, room: _room } = read_object(&state, request).await?;
     DETOKENIZE.check(&body, "")?;
     let args = Args(&body);
     let skip = args.bool("skip_special_tokens").unwrap_or(true);
@@ -265,7 +272,7 @@ pub(crate) async fn abort_request(
     State(state): Shared,
     request: Request<Body>,
 ) -> Result<StatusCode, ApiError> {
-    let body = read_object(&state, request).await?;
+    let body = read_object(&state, request).await?.object;
     ABORT.check(&body, "")?;
     let args = Args(&body);
     match (args.flag("abort_all"), args.text("rid")) {

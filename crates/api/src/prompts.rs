@@ -145,11 +145,14 @@ async fn blocking<T: Send + 'static>(
     state: &Arc<ApiState>,
     work: impl FnOnce(&ApiState) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    // The semaphore is never closed.
-    let permit = state.encoders.acquire().await.map_err(|e| ApiError::Internal(e.to_string()))?;
+    let permit = Arc::clone(&state.encoders).acquire_owned().await;
     let shared = Arc::clone(state);
-    let done = tokio::task::spawn_blocking(move || work(&shared)).await;
-    drop(permit);
+    let work = move || {
+        // Held by the work itself: a client that leaves does not make room for more of it.
+        let _permit = permit;
+        work(&shared)
+    };
+    let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|panic| Err(ApiError::Internal(format!("text work failed: {panic}"))))
 }
 

@@ -151,8 +151,11 @@ pub struct ApiState {
     pub longest_token: usize,
     /// Start, in Unix seconds.
     pub started_unix_s: u64,
-    /// Large texts are encoded by at most this many threads at once.
-    pub encoders: Semaphore,
+    /// Room for the threads that render and encode.
+    pub encoders: Arc<Semaphore>,
+    /// Room for the bodies of requests that are read and not yet encoded, in units of
+    /// [`BODY_UNIT`] bytes.
+    pub bodies: Arc<Semaphore>,
     draining: AtomicBool,
     next_id: AtomicU64,
     live: Mutex<HashMap<u64, String>>,
@@ -162,18 +165,26 @@ pub struct ApiState {
 /// Encoding takes a core, and decoding needs the cores.
 const N_ENCODERS: usize = 2;
 
+/// Bodies are counted in units of this many bytes, a usual body being one.
+pub const BODY_UNIT: usize = 64 << 10;
+
+/// All bodies together have room for this many of the largest; others wait to be read.
+const N_LARGEST_BODIES: usize = 4;
+
 impl ApiState {
     /// State before the first request.
     pub fn new(options: ApiOptions) -> Arc<ApiState> {
         let (longest_token, longest_escaped) = limits::longest_token(&options.tokenizer);
+        let body_limit = limits::body_limit(options.sizes.context_len, longest_escaped);
         Arc::new(ApiState {
-            body_limit: limits::body_limit(options.sizes.context_len, longest_escaped),
+            body_limit,
             longest_token,
             options,
             histograms: RequestHistograms::default(),
             health: Health::new(Instant::now()),
             started_unix_s: unix_seconds(),
-            encoders: Semaphore::new(N_ENCODERS),
+            encoders: Arc::new(Semaphore::new(N_ENCODERS)),
+            bodies: Arc::new(Semaphore::new(N_LARGEST_BODIES * body_limit.div_ceil(BODY_UNIT))),
             draining: AtomicBool::new(false),
             next_id: AtomicU64::new(1),
             live: Mutex::default(),

@@ -123,6 +123,56 @@ impl Backend for Script {
     fn wait(&self) {}
 }
 
+/// Takes requests and says nothing.
+#[derive(Default)]
+pub(crate) struct Silent {
+    sinks: Mutex<Vec<Box<dyn EventSink>>>,
+    /// Ids that were cancelled.
+    pub cancelled: Mutex<Vec<u64>>,
+}
+
+impl Backend for Silent {
+    fn submit(&self, _: Request, sink: Box<dyn EventSink>) -> Result<(), SubmitError> {
+        self.sinks.lock().unwrap().push(sink);
+        Ok(())
+    }
+
+    fn cancel(&self, id: u64) {
+        self.cancelled.lock().unwrap().push(id);
+    }
+
+    fn flush_cache(&self) {}
+
+    fn stats(&self) -> Snapshot {
+        Snapshot::default()
+    }
+
+    fn shutdown(&self, _: Shutdown) {}
+
+    fn wait(&self) {}
+}
+
+/// Breaks when it is asked for anything.
+pub(crate) struct Broken;
+
+impl Backend for Broken {
+    fn submit(&self, _: Request, _: Box<dyn EventSink>) -> Result<(), SubmitError> {
+        panic!("index out of bounds in step.rs")
+    }
+
+    fn cancel(&self, _: u64) {}
+
+    fn flush_cache(&self) {}
+
+    fn stats(&self) -> Snapshot {
+        Snapshot::default()
+    }
+
+    fn shutdown(&self, _: Shutdown) {}
+
+    fn wait(&self) {}
+}
+
 /// Takes nothing: as an engine does whose queue is full.
 pub(crate) struct Full;
 

@@ -80,6 +80,17 @@ async fn one_call_at_a_time_keeps_the_first() {
 }
 
 #[tokio::test]
+async fn calls_of_different_answers_have_different_ids() {
+    let app = App::new(Script::says(CALLS));
+    let answer = app.ok(CHAT, &with(&chat("?"), json!({"tools": weather(), "n": 3}))).await;
+    let calls = answer["choices"].as_array().unwrap().iter();
+    let ids = calls.flat_map(|choice| choice["message"]["tool_calls"].as_array().unwrap());
+    let ids: std::collections::HashSet<&str> =
+        ids.map(|call| call["id"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), 6);
+}
+
+#[tokio::test]
 async fn without_tools_markup_is_text() {
     let app = App::new(Script::says("x</think>a <function=f> b<|im_end|>"));
     let answer = app.ok(CHAT, &chat("Hi")).await;

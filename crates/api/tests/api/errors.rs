@@ -5,7 +5,7 @@ use axum::body::Body;
 use axum::http::Request;
 use serde_json::{Value, json};
 
-use crate::backends::{Full, Script};
+use crate::backends::{Broken, Full, Script};
 use crate::support::{App, Reply, chat, options, with};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -128,6 +128,14 @@ async fn a_full_queue_says_when_to_come_back() {
         assert!(reply.headers.contains_key("retry-after"));
         assert_eq!(reply.json()["error"]["code"], "queue_full");
     }
+}
+
+#[tokio::test]
+async fn a_panic_is_an_internal_error() {
+    let app = App::new(std::sync::Arc::new(Broken));
+    let (status, message) = app.refused(CHAT, &chat("x")).await;
+    assert_eq!(status, 500);
+    assert!(!message.contains("step.rs"), "{message}");
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use testkit::client::{Client, close, read_head};
 use tokio::sync::oneshot;
 
-use crate::backends::{EngineSetup, Script, engine};
+use crate::backends::{EngineSetup, Script, Silent, engine};
 use crate::support::{chat, options, put_together, with};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -209,6 +209,40 @@ fn a_large_body_is_answered() {
     let reply = server.client.post(CHAT, &chat(&"plain words ".repeat((3 << 20) / 12)));
     assert_eq!(reply.status, 400);
     assert!(reply.json()["error"]["message"].as_str().unwrap().contains("2048"));
+}
+
+/// The same for a body that is over every limit, with and without a declared length.
+#[test]
+fn a_body_over_the_limit_is_answered() {
+    let server = Server::start(options(Script::says("x</think>y")));
+    let body = chat(&"plain words ".repeat((9 << 20) / 12)).to_string();
+    let reply = server.client.post_raw(CHAT, body.as_bytes());
+    assert_eq!(reply.status, 413);
+    let mut chunked = server.client.connect();
+    let head =
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let chunk = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    chunked.write_all(head.as_bytes()).unwrap();
+    chunked.write_all(chunk.as_bytes()).unwrap();
+    assert_eq!(read_head(chunked).finish().status, 413);
+}
+
+/// A stream that waits sends comments, and a client that leaves it cancels it.
+#[test]
+fn a_stream_that_waits_sends_comments() {
+    let backend = Arc::new(Silent::default());
+    let mut options = options(backend.clone());
+    options.timeouts.keep_alive = Duration::from_millis(10);
+    options.timeouts.drain = Duration::from_millis(10);
+    let server = Server::start(options);
+    let body = with(&chat("Hi"), json!({"stream": true, "n": 2}));
+    let mut stream = server.client.stream(CHAT, &body);
+    for _ in 0..3 {
+        assert_eq!(stream.next_line().as_deref(), Some(": keep-alive"));
+        assert_eq!(stream.next_line().as_deref(), Some(""));
+    }
+    stream.close();
+    eventually("two cancels", || backend.cancelled.lock().unwrap().len() == 2);
 }
 
 #[test]
