@@ -109,3 +109,17 @@ async fn a_client_s_request_name_is_sent_back() {
     let reply = app.send(request.body(axum::body::Body::empty()).unwrap()).await;
     assert_eq!(reply.headers["x-request-id"], "abc");
 }
+
+#[tokio::test]
+async fn every_documented_route_exists() {
+    let app = App::new(Script::says("x"));
+    let document = include_str!("../../../../docs/http-api.md");
+    let rows = document.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let routes: Vec<(&str, &str)> = rows.filter_map(|row| row.split_once(' ')).collect();
+    assert!(routes.len() > 20, "{routes:?}");
+    for (method, path) in routes {
+        let request = axum::http::Request::builder().method(method).uri(path);
+        let reply = app.send(request.body(axum::body::Body::from("{}")).unwrap()).await;
+        assert!(![404, 405].contains(&reply.status), "{method} {path}: {}", reply.text());
+    }
+}
