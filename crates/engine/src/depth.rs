@@ -154,12 +154,15 @@ impl DepthPolicy {
         let draft_pass_s =
             self.draft_pass_s.unwrap_or_else(|| DRAFT_SHARE * self.times.of(n_decodes, n_decodes));
         let mut tokens = n_decodes as f64;
-        let mut best = (tokens / self.times.of(n_decodes, n_decodes), 0);
+        let mut step_s = self.times.of(n_decodes, n_decodes);
+        let mut best = (tokens / step_s, 0);
         let mut n_passes = 0;
         for (n, draft) in drafts.iter().enumerate() {
             tokens += draft.worth;
             n_passes = n_passes.max(draft.index + 1);
-            let step_s = self.times.of(n_decodes, n_decodes + n + 1);
+            // More rows never take less time, whatever a disturbed measurement says: without this, noise
+            // would make drafts pay that are never accepted.
+            step_s = self.times.of(n_decodes, n_decodes + n + 1).max(step_s);
             let tokens_per_s = tokens / (step_s + n_passes as f64 * draft_pass_s);
             if tokens_per_s > best.0 {
                 best = (tokens_per_s, n + 1);

@@ -135,6 +135,22 @@ fn one_sequence_drafts_while_another_does_not() {
     assert!(depths[0] >= 3 && depths[1] <= 1, "{depths:?}");
 }
 
+/// One slow step of one row must not make worthless drafts look like a way to faster steps.
+#[test]
+fn a_disturbed_time_makes_no_worthless_draft_pay() {
+    let mut policy = DepthPolicy::new(Speculation::Auto { max_depth: 4 }, 1);
+    let mut state = SequenceDepth::default();
+    for _ in 0..40 {
+        policy.accepted(&mut state, 2, 0);
+    }
+    for (n_rows, depth, step_s) in [(3, 2, 0.010), (2, 1, 0.010), (1, 0, 0.050)] {
+        let draft_s = 0.002 * depth as f64;
+        policy.timed(&StepTime { n_decodes: 1, n_rows, depth, step_s, draft_s });
+    }
+    let depths = policy.choose(&mut [Decode { depth_max: 8, state: &mut state }]);
+    assert_eq!(depths, [0]);
+}
+
 #[test]
 fn no_draft_goes_beyond_what_may_be_generated() {
     for speculation in [Speculation::Fixed(5), Speculation::Auto { max_depth: 8 }] {

@@ -82,7 +82,9 @@ fn speculation_company_chunks_and_cache_change_no_token_of_a_real_model() {
         }
         let totals = rig.engine.snapshot.totals;
         assert!(totals.n_cached_tokens > 0);
-        assert_eq!(totals.n_accepted > 0, speculation != Speculation::Off);
+        // How much the automatic depth drafts depends on the clock, so little is asked of it.
+        assert_eq!(totals.n_drafted > 0, speculation != Speculation::Off);
+        assert!(totals.n_accepted > 0 || speculation != Speculation::Fixed(3));
         println!(
             "{speculation:?}: {} cached, {} preempted, {} of {} accepted",
             totals.n_cached_tokens, totals.n_preempted, totals.n_accepted, totals.n_drafted
