@@ -1,0 +1,264 @@
+//! `outrider serve`: a model behind the API, until Ctrl-C or SIGTERM.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use api::auth::Keys;
+use api::state::{ApiOptions, ApiState, ModelInfo, Parsers, SamplingDefaults, Sizes, Timeouts};
+use clap::Parser;
+use plan::{BLOCK_LEN, Host};
+use serde_json::{Map, Value, json};
+use telemetry::log_line::{self, Fingerprint, Memory, Pools};
+use telemetry::reporter::{self, LastWindow, Recorder, ReporterOptions};
+use tokio::sync::oneshot;
+
+use crate::arguments;
+use crate::embedded;
+use crate::flags::{Cli, Command, ServeFlags};
+use crate::launch::{Launch, LaunchFlags};
+use crate::logging;
+
+const GIB: f64 = (1u64 << 30) as f64;
+/// Most connections at once; more wait to be accepted.
+const MAX_CONNECTIONS: usize = 1024;
+
+/// Serves until a signal, then drains; `notices` are logged first.
+pub(crate) fn run(flags: &ServeFlags, notices: &[String]) -> Result<()> {
+    logging::start(&flags.log_level)?;
+    notices.iter().for_each(|notice| tracing::warn!("{notice}"));
+    let listener = listen(&flags.host, flags.port)?;
+    let server = Server::start(flags, listener)?;
+    server.serve(async {
+        let signal = signal().await;
+        tracing::info!("{signal}: no new requests; running ones get {} s", flags.drain_timeout);
+    })
+}
+
+/// Takes the port before anything is loaded: one in use is an error at once, not a minute later.
+fn listen(host: &str, port: u16) -> Result<TcpListener> {
+    let addresses: Vec<SocketAddr> = (host, port)
+        .to_socket_addrs()
+        .with_context(|| format!("--host {host} is not an address"))?
+        .collect();
+    let listener = TcpListener::bind(&addresses[..])
+        .with_context(|| format!("cannot listen on {host}:{port}; is another server there?"))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Everything that runs behind a listening socket.
+struct Server {
+    listener: TcpListener,
+    state: Arc<ApiState>,
+}
+
+impl Server {
+    fn start(flags: &ServeFlags, listener: TcpListener) -> Result<Self> {
+        let arguments = arguments::of(flags);
+        tracing::info!("{}", arguments::log_line(&arguments));
+        let launch = Launch::prepare(LaunchFlags {
+            model: &flags.model,
+            pools: &flags.pools,
+            speculation: &flags.speculation,
+            chat_template: flags.chat_template.as_deref(),
+        })?;
+        launch.plan.to_string().lines().for_each(|line| tracing::info!("{line}"));
+
+        let (recorder, last_window) = recorder(flags, &launch)?;
+        let (engine, load_s) = launch.start(Box::new(move |step| recorder.record(step)))?;
+        log_sizes(&launch, load_s);
+        let state = ApiState::new(options(flags, launch, arguments, engine, last_window)?);
+        let address = listener.local_addr()?;
+        tracing::info!("The server is fired up and ready to roll!");
+        tracing::info!("listening on http://{address}");
+        Ok(Self { listener, state })
+    }
+
+    /// Serves until `shutdown` is ready, then drains.
+    fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<()> {
+        // The engine's threads need the cores; the web threads mostly wait.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("web")
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(self.listener)?;
+            api::run(listener, self.state, shutdown).await;
+            anyhow::Ok(())
+        })?;
+        tracing::info!("every request has ended; bye");
+        Ok(())
+    }
+}
+
+/// Ctrl-C or SIGTERM, whichever comes first.
+async fn signal() -> &'static str {
+    use tokio::signal::unix::{SignalKind, signal};
+    let term = async {
+        match signal(SignalKind::terminate()) {
+            Ok(mut signal) => signal.recv().await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => "Ctrl-C",
+        _ = term => "SIGTERM",
+    }
+}
+
+/// The thread that writes batch lines and the step trace.
+fn recorder(flags: &ServeFlags, launch: &Launch) -> Result<(Recorder, LastWindow)> {
+    let trace = match &flags.trace {
+        None => None,
+        Some(path) => {
+            let file = File::create(path)
+                .with_context(|| format!("cannot write --trace {}", path.display()))?;
+            Some(Box::new(BufWriter::new(file)) as Box<dyn Write + Send>)
+        }
+    };
+    let options = ReporterOptions {
+        pools: Pools { block_len: BLOCK_LEN, speculates: launch.plan.draft_depth > 0 },
+        decode_log_interval: flags.decode_log_interval,
+        print: Box::new(logging::print),
+        trace,
+        now_unix_s: logging::now_unix_s(),
+    };
+    Ok(reporter::start(options)?)
+}
+
+/// The start-up lines that tools look for, in SGLang's grammar.
+fn log_sizes(launch: &Launch, load_s: f64) {
+    let plan = &launch.plan;
+    let available_mem_gib =
+        Host::detect().map_or(f64::NAN, |host| host.memory_bytes as f64 / GIB);
+    let memory = Memory {
+        architecture: plan.architecture.clone(),
+        load_s,
+        weights_gib: plan.weight_bytes() as f64 / GIB,
+        available_mem_gib,
+        n_slots: if plan.slot_bytes > 0 { plan.n_slots.value } else { 0 },
+        conv_gib: 0.0,
+        delta_gib: plan.state_bytes() as f64 / GIB,
+        kv_dtype: match plan.kv_type {
+            plan::KvType::Bf16 => "torch.bfloat16",
+            plan::KvType::F32 => "torch.float32",
+        },
+        n_tokens: plan.max_total_tokens(),
+        keys_gib: plan.kv_bytes() as f64 / 2.0 / GIB,
+    };
+    log_line::memory(&memory).iter().for_each(|line| tracing::info!("{line}"));
+    let fingerprint = Fingerprint {
+        max_total_num_tokens: plan.max_total_tokens(),
+        chunked_prefill_size: plan.chunked_prefill_size.value,
+        max_prefill_tokens: plan.chunked_prefill_size.value,
+        max_running_requests: plan.max_running_requests.value,
+        context_len: plan.context_length.value,
+        available_mem_gib,
+    };
+    tracing::info!("{}", log_line::fingerprint(&fingerprint));
+}
+
+fn options(
+    flags: &ServeFlags,
+    launch: Launch,
+    arguments: Map<String, Value>,
+    engine: engine::handle::EngineHandle,
+    last_window: LastWindow,
+) -> Result<ApiOptions> {
+    let plan = &launch.plan;
+    let checkpoint = launch.source.checkpoint();
+    let (config, generation) = (checkpoint.config(), checkpoint.generation());
+    let greedy = generation.do_sample == Some(false);
+    let mut server_info = arguments;
+    server_info.insert("version".into(), json!(env!("CARGO_PKG_VERSION")));
+    server_info.insert("plan".into(), json!(plan.to_string().lines().collect::<Vec<_>>()));
+    Ok(ApiOptions {
+        backend: Arc::new(engine),
+        model: ModelInfo {
+            served_name: flags
+                .served_model_name
+                .clone()
+                .unwrap_or_else(|| launch.source.name.clone()),
+            model_path: launch.source.name.clone(),
+            architecture: config.architecture.clone(),
+            model_type: config.model_type.clone(),
+            weight_version: match &flags.weight_version {
+                Some(name) => name.clone(),
+                None => checkpoint.fingerprint()?,
+            },
+            note: launch.source.is_embedded().then(|| embedded::NOTE.to_owned()),
+            eos_token_ids: generation.eos_token_ids.clone(),
+            vocab_size: config.vocab_size,
+        },
+        defaults: SamplingDefaults {
+            temperature: if greedy { 0.0 } else { generation.temperature.unwrap_or(1.0) },
+            top_p: generation.top_p.unwrap_or(1.0),
+            top_k: generation.top_k.unwrap_or(0),
+            min_p: generation.min_p.unwrap_or(0.0),
+            repetition_penalty: generation.repetition_penalty.unwrap_or(1.0),
+        },
+        sizes: Sizes {
+            context_len: plan.context_length.value,
+            max_total_num_tokens: plan.max_total_tokens(),
+            block_len: BLOCK_LEN,
+            max_running_requests: plan.max_running_requests.value,
+            max_queued_requests: plan.max_queued_requests,
+            speculates: plan.draft_depth > 0,
+        },
+        parsers: Parsers { reasoning: true, tools: true },
+        keys: Keys::new(flags.api_key.as_deref(), []),
+        timeouts: Timeouts {
+            drain: Duration::from_secs(flags.drain_timeout),
+            ..Timeouts::default()
+        },
+        max_connections: MAX_CONNECTIONS,
+        last_window,
+        server_info,
+        tokenizer: launch.tokenizer,
+        chat_template: launch.template,
+    })
+}
+
+/// A server inside this process, for as long as its owner wants.
+pub(crate) struct LocalServer {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<Result<()>>,
+}
+
+/// Serves a model on a free loopback port from a thread of this process, logging only warnings.
+pub(crate) fn start_local(model: &str) -> Result<LocalServer> {
+    let arguments = ["outrider", "serve", model, "--port", "0", "--log-level", "warn"];
+    let Command::Serve(flags) = Cli::parse_from(arguments).command else {
+        bail!("not a serve command");
+    };
+    logging::start(&flags.log_level)?;
+    let server = Server::start(&flags, listen(&flags.host, flags.port)?)?;
+    let address = server.listener.local_addr()?;
+    let (stop, stopped) = oneshot::channel();
+    let thread = std::thread::spawn(move || {
+        server.serve(async {
+            // An error means that the owner is gone, which is as good a reason to stop.
+            let _ = stopped.await;
+        })
+    });
+    Ok(LocalServer { address, stop, thread })
+}
+
+impl LocalServer {
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub(crate) fn stop(self) -> Result<()> {
+        // An error means that the server has already ended; its own result says why.
+        let _ = self.stop.send(());
+        self.thread.join().map_err(|_| anyhow!("the server's thread panicked"))?
+    }
+}

@@ -1,0 +1,137 @@
+//! From what the user named to a loaded model: the checkpoint, the kernels, the progress shown.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use checkpoint::{Checkpoint, DType, ModelConfig};
+use indicatif::{ProgressBar, ProgressStyle};
+use kernels::{Cpu, Isa, KvType};
+use model::Model;
+use model::load::Progress;
+use model::network::ModelOptions;
+
+use crate::embedded;
+use crate::flags::{IsaChoice, KvChoice, ModelFlags};
+
+/// An opened checkpoint and the name it was asked for by.
+pub(crate) struct Source {
+    /// As the user wrote it.
+    pub(crate) name: String,
+    checkpoint: Checkpoint,
+}
+
+impl Source {
+    /// Opens the model that the flags name; fetches it from the hub if it is a name there.
+    pub(crate) fn resolve(flags: &ModelFlags) -> Result<Self> {
+        let name = flags.name().to_owned();
+        let checkpoint = if name == embedded::NAME && !Path::new(&name).exists() {
+            Checkpoint::embedded(embedded::FILES)?
+        } else {
+            let folder = crate::download::folder(&name, flags.revision.as_deref())?;
+            Checkpoint::open(&folder).with_context(|| format!("cannot use model {name}"))?
+        };
+        for warning in checkpoint.warnings() {
+            tracing::warn!("{warning}");
+        }
+        let skipped = checkpoint.skipped();
+        if skipped.n_tensors > 0 {
+            tracing::info!(
+                "skipped {} tensors ({:.1} MB) that text generation does not need (vision)",
+                skipped.n_tensors,
+                skipped.bytes as f64 / 1e6
+            );
+        }
+        Ok(Self { name, checkpoint })
+    }
+
+    pub(crate) fn checkpoint(&self) -> &Checkpoint {
+        &self.checkpoint
+    }
+
+    /// Whether this is the model inside the binary.
+    pub(crate) fn is_embedded(&self) -> bool {
+        self.name == embedded::NAME
+    }
+}
+
+/// The instruction set asked for, if this machine has it.
+pub(crate) fn isa(flags: &ModelFlags) -> Result<Isa> {
+    let best = Isa::detect();
+    let isa = match flags.isa {
+        IsaChoice::Auto => best,
+        IsaChoice::Scalar => Isa::Scalar,
+        IsaChoice::Avx2 => Isa::Avx2,
+        IsaChoice::Avx512 => Isa::Avx512,
+    };
+    if isa > best {
+        bail!("--isa {isa} needs instructions that this CPU does not have; its best is {best}");
+    }
+    Ok(isa)
+}
+
+/// Kernels on the threads and instruction set asked for.
+pub(crate) fn cpu(flags: &ModelFlags) -> Result<Cpu> {
+    let cores = available_parallelism().map_or(1, usize::from);
+    let threads = flags.threads.map_or(cores, usize::from);
+    if threads > cores {
+        tracing::warn!(
+            "--threads {threads} is more than the {cores} cores this process may use: expect it to be slower"
+        );
+    }
+    Ok(Cpu::new(threads, isa(flags)?))
+}
+
+/// Element type of the KV store; auto is the checkpoint's own, 32-bit where that is not bf16.
+pub(crate) fn kv_type(choice: KvChoice, config: &ModelConfig) -> KvType {
+    match (choice, config.dtype) {
+        (KvChoice::Bf16, _) | (KvChoice::Auto, DType::Bf16) => KvType::Bf16,
+        (KvChoice::F32, _) | (KvChoice::Auto, _) => KvType::F32,
+    }
+}
+
+/// Loads the weights, with a bar on a terminal and log lines elsewhere.
+pub(crate) fn load(source: &Source, cpu: Cpu, options: &ModelOptions) -> Result<Model> {
+    let mut report = Report::new();
+    let model = Model::load(&source.checkpoint, cpu, options, &mut |p| report.show(p))
+        .with_context(|| format!("cannot load model {}", source.name))?;
+    report.bar.finish_and_clear();
+    Ok(model)
+}
+
+/// Shows how far a load is, at most once every two seconds in a log.
+struct Report {
+    bar: ProgressBar,
+    said: Instant,
+}
+
+impl Report {
+    const PAUSE: Duration = Duration::from_secs(2);
+
+    fn new() -> Self {
+        let bar = if std::io::stderr().is_terminal() {
+            let style = "loading {bar:40} {bytes}/{total_bytes} {bytes_per_sec}";
+            ProgressBar::new(0)
+                .with_style(ProgressStyle::with_template(style).expect("a valid template"))
+        } else {
+            ProgressBar::hidden()
+        };
+        Self { bar, said: Instant::now() }
+    }
+
+    fn show(&mut self, progress: Progress) {
+        self.bar.set_length(progress.total_bytes);
+        self.bar.set_position(progress.done_bytes);
+        if self.bar.is_hidden() && self.said.elapsed() >= Self::PAUSE {
+            self.said = Instant::now();
+            let share = progress.done_bytes as f64 / progress.total_bytes.max(1) as f64;
+            tracing::info!(
+                "loading weights: {:.0} % of {:.2} GB",
+                share * 100.0,
+                progress.total_bytes as f64 / 1e9
+            );
+        }
+    }
+}
