@@ -33,7 +33,8 @@ fn section(out: &mut String, command: &ClapCommand) {
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
     writeln!(out, "\n## outrider {}\n\n{about}.\n", command.get_name()).expect("a string grows");
     *out += "| argument | default | what it does |\n|---|---|---|\n";
-    let shown = |arg: &&Arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str());
+    let shown =
+        |arg: &&Arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str());
     for arg in command.get_arguments().filter(shown) {
         let names = names(arg);
         let defaults: Vec<String> =
@@ -55,12 +56,18 @@ fn section(out: &mut String, command: &ClapCommand) {
 }
 
 fn names(arg: &Arg) -> String {
-    let value = arg.get_value_names().map_or(String::new(), |names| format!(" {}", names.join(" ")));
+    let value =
+        arg.get_value_names().map_or(String::new(), |names| format!(" {}", names.join(" ")));
     let Some(long) = arg.get_long() else { return format!("`{}`", value.trim()) };
-    let value = if arg.get_num_args().is_some_and(|n| n.takes_values()) { value } else { String::new() };
+    let value =
+        if arg.get_num_args().is_some_and(|n| n.takes_values()) { value } else { String::new() };
     let short = arg.get_short().map_or(String::new(), |c| format!("`-{c}`, "));
-    let aliases: String =
-        arg.get_visible_aliases().unwrap_or_default().iter().map(|a| format!(", `--{a}`")).collect();
+    let aliases: String = arg
+        .get_visible_aliases()
+        .unwrap_or_default()
+        .iter()
+        .map(|a| format!(", `--{a}`"))
+        .collect();
     format!("{short}`--{long}{value}`{aliases}").replace('|', "\\|")
 }
 

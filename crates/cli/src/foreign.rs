@@ -39,7 +39,12 @@ const TEMPLATE: &str = "the chat template decides it";
 
 const FLAGS: &[Foreign] = &[
     foreign("attention-backend", &[], Takes::Any, KERNELS),
-    foreign("cuda-graph-bs", &["cuda-graph-bs-decode", "cuda-graph-bs-prefill"], Takes::Any, GRAPHS),
+    foreign(
+        "cuda-graph-bs",
+        &["cuda-graph-bs-decode", "cuda-graph-bs-prefill"],
+        Takes::Any,
+        GRAPHS,
+    ),
     foreign(
         "cuda-graph-max-bs",
         &["cuda-graph-max-bs-decode", "cuda-graph-max-bs-prefill"],
@@ -49,11 +54,20 @@ const FLAGS: &[Foreign] = &[
     foreign("device", &[], Takes::Only(&["cpu", "auto"]), "this program runs on the CPU"),
     foreign(
         "disable-cuda-graph",
-        &["disable-decode-cuda-graph", "disable-prefill-cuda-graph", "disable-piecewise-cuda-graph"],
+        &[
+            "disable-decode-cuda-graph",
+            "disable-prefill-cuda-graph",
+            "disable-piecewise-cuda-graph",
+        ],
         Takes::Nothing,
         GRAPHS,
     ),
-    foreign("disable-overlap-schedule", &[], Takes::Nothing, "scheduling takes no time worth hiding"),
+    foreign(
+        "disable-overlap-schedule",
+        &[],
+        Takes::Nothing,
+        "scheduling takes no time worth hiding",
+    ),
     foreign("enable-cache-report", &[], Takes::Nothing, ALWAYS),
     foreign("enable-metrics", &[], Takes::Nothing, ALWAYS),
     foreign("enable-mixed-chunk", &[], Takes::Nothing, ALWAYS),
@@ -77,7 +91,12 @@ const FLAGS: &[Foreign] = &[
     foreign("sampling-backend", &[], Takes::Any, KERNELS),
     foreign("schedule-policy", &[], Takes::Only(&["fcfs"]), "requests run in arrival order"),
     foreign("speculative-attention-mode", &[], Takes::Any, KERNELS),
-    foreign("tool-call-parser", &[], Takes::Only(&["qwen3_coder", "qwen25", "qwen", "auto"]), TEMPLATE),
+    foreign(
+        "tool-call-parser",
+        &[],
+        Takes::Only(&["qwen3_coder", "qwen25", "qwen", "auto"]),
+        TEMPLATE,
+    ),
     foreign(
         "tensor-parallel-size",
         &["tp-size", "tp"],
@@ -105,7 +124,11 @@ pub(crate) fn notices(matches: &ArgMatches) -> Vec<String> {
     let given = |flag: &&Foreign| {
         matches.value_source(flag.name) == Some(clap::parser::ValueSource::CommandLine)
     };
-    FLAGS.iter().filter(given).map(|f| format!("--{} changes nothing here: {}", f.name, f.why)).collect()
+    FLAGS
+        .iter()
+        .filter(given)
+        .map(|f| format!("--{} changes nothing here: {}", f.name, f.why))
+        .collect()
 }
 
 /// The lines of the table in `docs/configuration.md`.

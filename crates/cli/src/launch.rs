@@ -49,8 +49,8 @@ impl Launch {
             interval > 0 && interval.is_multiple_of(BLOCK_LEN),
             "--mamba-track-interval {interval} is not a multiple of {BLOCK_LEN}"
         );
-        let prefix_cache = (!pools.disable_radix_cache)
-            .then_some(PrefixCache { snapshot_interval: interval });
+        let prefix_cache =
+            (!pools.disable_radix_cache).then_some(PrefixCache { snapshot_interval: interval });
         let options = PlanOptions {
             mem_fraction_static: pools.mem_fraction_static,
             context_length: pools.context_length,

@@ -135,8 +135,7 @@ fn recorder(flags: &ServeFlags, launch: &Launch) -> Result<(Recorder, LastWindow
 /// The start-up lines that tools look for, in SGLang's grammar.
 fn log_sizes(launch: &Launch, load_s: f64) {
     let plan = &launch.plan;
-    let available_mem_gib =
-        Host::detect().map_or(f64::NAN, |host| host.memory_bytes as f64 / GIB);
+    let available_mem_gib = Host::detect().map_or(f64::NAN, |host| host.memory_bytes as f64 / GIB);
     let memory = Memory {
         architecture: plan.architecture.clone(),
         load_s,
