@@ -191,11 +191,11 @@ impl Bench {
     }
 
     fn fill(&mut self, blocks: &[Vec<u32>], depth: usize) {
-        for i in 0..blocks.len() {
+        for (i, table) in blocks.iter().enumerate() {
             for pos in (0..depth).step_by(CHUNK) {
                 let n = CHUNK.min(depth - pos);
                 let tokens = tokens(i, pos, n, self.model.vocab_size());
-                let span = span(&blocks[i], i, 0, pos, n, n);
+                let span = span(table, i, 0, pos, n, n);
                 self.model.forward(&Batch { tokens: &tokens, spans: &[span], logit_rows: &[] });
             }
         }
