@@ -41,6 +41,7 @@ pub(crate) async fn generate(
     let Read { object: body, room } = read_object(&state, request).await?;
     GENERATE.check(&body, "")?;
     let args = Args(&body);
+    prompts::check_model(&state, args)?;
     let none = Map::new();
     let params = args.object("sampling_params").unwrap_or(Args(&none));
     let mut wanted = Wanted::read(&state, params, &NATIVE_NAMES)?;

@@ -285,8 +285,7 @@ pub(crate) async fn abort_request(
 
 /// `/flush_cache`: drops the cached prefixes; 400 while requests run, as in SGLang.
 pub(crate) async fn flush_cache(State(state): Shared) -> (StatusCode, &'static str) {
-    let gauges = state.options.backend.stats().gauges;
-    if gauges.n_running + gauges.n_waiting > 0 {
+    if state.n_live() > 0 {
         return (StatusCode::BAD_REQUEST, "Requests are running; nothing was flushed.\n");
     }
     state.options.backend.flush_cache();

@@ -5,8 +5,10 @@ use super::sampling::{NOT_HERE, SAMPLING};
 use super::{Field, Kind, Table, honoured, only, refused};
 
 /// A chat request.
-pub const CHAT: Table =
-    Table { title: "chat completion request", groups: &[OWN, OPENAI, SAMPLING, NOT_HERE, ROUTING] };
+pub const CHAT: Table = Table {
+    title: "chat completion request",
+    groups: &[OWN, MODEL, OPENAI, SAMPLING, NOT_HERE, ROUTING],
+};
 
 const OWN: &[Field] = &[
     honoured(
@@ -97,14 +99,16 @@ const OWN: &[Field] = &[
     refused("mm_processor_kwargs", "this model reads text only"),
 ];
 
+/// The model; all requests that generate have it.
+pub const MODEL: &[Field] = &[honoured(
+    "model",
+    Kind::Text,
+    "\"another-model\"",
+    "The served name, or `default`; another name is answered with 404. May be left out.",
+)];
+
 /// What the two OpenAI requests share.
 pub const OPENAI: &[Field] = &[
-    honoured(
-        "model",
-        Kind::Text,
-        "\"another-model\"",
-        "The served name, or `default`; another name is answered with 404. May be left out.",
-    ),
     honoured(
         "max_tokens",
         Kind::Int(1, u32::MAX as i64),

@@ -1,13 +1,15 @@
 //! The fields of `POST /v1/completions`.
 
-use super::chat::OPENAI;
+use super::chat::{MODEL, OPENAI};
 use super::nested::ROUTING;
 use super::sampling::{NOT_HERE, SAMPLING};
 use super::{Field, Kind, Table, honoured, only, refused};
 
 /// A completion request.
-pub const COMPLETIONS: Table =
-    Table { title: "completion request", groups: &[OWN, OPENAI, SAMPLING, NOT_HERE, ROUTING] };
+pub const COMPLETIONS: Table = Table {
+    title: "completion request",
+    groups: &[OWN, MODEL, OPENAI, SAMPLING, NOT_HERE, ROUTING],
+};
 
 const OWN: &[Field] = &[
     honoured(

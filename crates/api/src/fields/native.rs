@@ -1,11 +1,13 @@
 //! The fields of SGLang's own `POST /generate` and of the operations routes that take a body.
 
+use super::chat::MODEL;
 use super::nested::ROUTING;
 use super::sampling::{NOT_HERE, SAMPLING};
 use super::{Field, Kind, Table, harmless, honoured, only, refused};
 
 /// `POST /generate`.
-pub const GENERATE: Table = Table { title: "generate request", groups: &[GENERATE_OWN, ROUTING] };
+pub const GENERATE: Table =
+    Table { title: "generate request", groups: &[GENERATE_OWN, MODEL, ROUTING] };
 
 const GENERATE_OWN: &[Field] = &[
     honoured("text", Kind::Texts, "\"Other\"", "The prompt, or a list of prompts."),
@@ -53,6 +55,9 @@ const GENERATE_OWN: &[Field] = &[
     refused("modalities", "this model reads text only"),
     refused("custom_logit_processor", "code from a client is not run"),
     refused("lora_id", "there are no adapters"),
+    only("return_bytes", &["false"], "the text of a token is UTF-8, its bytes are not given out"),
+    only("return_entropy", &["false"], "the entropy of the distribution is not given out"),
+    harmless("no_logs", "whether another server logs the request"),
     harmless("log_metrics", "whether another server counts the request; all are counted"),
     harmless("background", "whether another server answers at once; the answer is the same"),
 ];

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use super::chat::CHAT;
+use super::completions::COMPLETIONS;
 use super::document::{ALL, document};
 use super::native::GENERATE;
 use super::*;
@@ -111,15 +112,37 @@ fn a_nested_field_is_named_by_its_path() {
     assert!(message.contains("`sampling_params.top_p`"), "{message}");
 }
 
-/// What sglang-router adds to every request that it passes on.
+/// What sglang-router 0.3.2 makes of small requests.
 #[test]
-fn a_request_that_a_router_rewrote_is_accepted() {
-    let body = json!({
+fn requests_that_a_router_rewrote_are_accepted() {
+    let call = json!({"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    let chat = json!({
+        "messages": [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": "x", "tool_calls": [call]},
+            {"role": "tool", "content": "y", "tool_call_id": "a"},
+        ],
+        "model": "m", "logprobs": false, "max_completion_tokens": 8, "stream": false,
+        "tool_choice": "auto",
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
         "no_stop_trim": false, "ignore_eos": false, "continue_final_message": false,
         "skip_special_tokens": true, "separate_reasoning": true, "stream_reasoning": true,
-        "return_hidden_states": false, "stream": false, "n": 1, "logprobs": false, "tools": null,
+        "return_hidden_states": false,
     });
-    CHAT.check(body.as_object().unwrap(), "").unwrap();
+    let completion = json!({
+        "model": "m", "prompt": "hi", "max_tokens": 4, "stream": false, "echo": false,
+        "no_stop_trim": false, "ignore_eos": false, "skip_special_tokens": true,
+        "return_hidden_states": false,
+    });
+    let generate = json!({
+        "text": "hi", "model": null, "sampling_params": {"max_new_tokens": 4},
+        "return_text_in_logprobs": false, "stream": false, "log_metrics": true,
+        "return_hidden_states": false, "background": false, "no_logs": false,
+        "return_bytes": false, "return_entropy": false,
+    });
+    for (table, body) in [(&CHAT, chat), (&COMPLETIONS, completion), (&GENERATE, generate)] {
+        table.check(body.as_object().unwrap(), "").unwrap();
+    }
 }
 
 #[test]

@@ -31,8 +31,13 @@ async fn models_tell_what_they_are() {
 
 #[tokio::test]
 async fn what_the_engine_did_can_be_subtracted() {
-    let app = App::new(engine(EngineSetup::default()));
+    let backend = engine(EngineSetup::default());
+    let app = App::new(backend.clone());
     let totals = async |path: &str| {
+        // The engine shows a step after it has sent the step's tokens.
+        while backend.stats().gauges.n_running > 0 {
+            tokio::task::yield_now().await;
+        }
         let info = app.get(path).await.json();
         assert_eq!(info["decode_log_interval"], 40);
         assert_eq!(info["max_total_num_tokens"], 8192);
