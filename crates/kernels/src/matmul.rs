@@ -5,6 +5,9 @@ use crate::matrix::Matrix;
 use crate::memory::Disjoint;
 use crate::tile::{Rows, TILE, product};
 
+/// Rows that pass together over the tiles: few enough that they stay in the L2 cache.
+const CHUNK: usize = 96;
+
 impl Cpu {
     /// `y[m, n] = x[m, k] W[n, k]^T` for any m >= 1.
     ///
@@ -18,19 +21,23 @@ impl Cpu {
         let m = x.len() / k;
         assert_eq!(x.len(), m * k, "x is not [m, {k}]");
         assert_eq!(y.len(), m * n, "y is not [{m}, {n}]");
+        let n_chunks = m.div_ceil(CHUNK);
         let y = Disjoint::new(y);
-        self.run(w.n_tiles(), TILE * k * m, &|tile| {
+        self.run(n_chunks * w.n_tiles(), TILE * k * m / n_chunks.max(1), &|i| {
+            let (chunk, tile) = (i / w.n_tiles(), i % w.n_tiles());
+            let (first, end) = (chunk * m / n_chunks, (chunk + 1) * m / n_chunks);
             let rows = Rows {
-                m,
+                m: end - first,
                 k,
-                x: x.as_ptr(),
+                x: x[first * k..].as_ptr(),
                 x_stride: k,
-                y: y.as_ptr().wrapping_add(tile * TILE),
+                y: y.as_ptr().wrapping_add(first * n + tile * TILE),
                 y_stride: n,
                 n: TILE.min(n - tile * TILE),
                 accumulate: false,
             };
-            // SAFETY: x is [m, k] and y [m, n]; each task writes the columns of its own tile.
+            // SAFETY: x is [m, k] and y [m, n]; each task writes the columns of its own tile in
+            // the rows of its own chunk.
             unsafe { product(self.target(), w.tile(tile), rows) };
         });
     }

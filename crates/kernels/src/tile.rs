@@ -5,20 +5,20 @@
 //! accumulator for each output. Blocks of k store the accumulator and go on from it, so neither
 //! blocking nor the number of rows changes a bit.
 
-use std::mem::MaybeUninit;
-
 use crate::isa::per_isa;
 use crate::lanes::{LANES, Lanes};
 
 /// Outputs of a tile.
 pub(crate) const TILE: usize = 64;
 
-/// Rows whose accumulators fit into registers.
-const MAX_ROWS: usize = 6;
-/// Columns of x in a block when there are more rows than that: 32 KiB of f32 weights.
-const BLOCK: usize = 128;
-/// How far ahead of the weights the prefetch runs when they are read once, in bytes.
-const AHEAD: usize = 3 << 10;
+/// Columns in a block that several groups of rows pass over: 8 KiB of bf16 stay in the L1 cache.
+const BLOCK: usize = 64;
+/// Most rows that pass over a tile together: their outputs stay in the L1 cache too.
+const PASS_ROWS: usize = 16;
+/// How far ahead of a stream of weights the prefetches run, in bytes: into the L2 cache, where
+/// many lines can be on their way at once, and from there into the L1 cache.
+const FAR: usize = 3 << 10;
+const NEAR: usize = 512;
 
 /// 64 outputs of a weight.
 #[derive(Clone, Copy)]
@@ -70,132 +70,118 @@ per_isa!(
 #[inline(always)]
 unsafe fn product_of<V: Lanes>(tile: Tile<'_>, rows: Rows) {
     assert!(rows.k <= tile.max_k() && rows.n <= TILE, "the tile does not fit the rows");
-    if rows.n == TILE {
-        // SAFETY: passed on from the caller.
-        return unsafe { full_width::<V>(tile, rows) };
-    }
-    // A narrow tile works on a copy of its outputs that is 64 wide.
-    let mut y = [[0.0; TILE]; 2 * MAX_ROWS];
-    for first in (0..rows.m).step_by(y.len()) {
-        let m = (rows.m - first).min(y.len());
-        for (r, y) in y[..m].iter_mut().enumerate() {
-            // SAFETY: n outputs of a row below m.
-            unsafe { y.as_mut_ptr().copy_from(rows.y.add((first + r) * rows.y_stride), rows.n) };
-        }
-        let part = Rows {
-            m,
-            // SAFETY: a row below m.
-            x: unsafe { rows.x.add(first * rows.x_stride) },
-            y: y.as_mut_ptr().cast(),
-            y_stride: TILE,
-            n: TILE,
-            ..rows
-        };
-        // SAFETY: x by the caller; y is the local copy.
-        unsafe { full_width::<V>(tile, part) };
-        for (r, y) in y[..m].iter().enumerate() {
-            // SAFETY: as for reading.
-            unsafe { y.as_ptr().copy_to(rows.y.add((first + r) * rows.y_stride), rows.n) };
+    // SAFETY: the tile covers k columns; the rest is passed on from the caller.
+    unsafe {
+        match tile {
+            Tile::F32(w) => all_rows::<V, F32>(w.as_ptr(), rows),
+            Tile::Bf16(w) => all_rows::<V, Bf16>(w.as_ptr(), rows),
         }
     }
 }
 
-/// [`product_of`] for all 64 outputs.
+/// Outputs of the rows that pass over a tile together, while they are accumulated.
+#[repr(align(64))]
+struct Outputs([[f32; TILE]; PASS_ROWS]);
+
+/// One group of rows over the whole tile, or several over block after block of it.
 #[inline(always)]
-unsafe fn full_width<V: Lanes>(tile: Tile<'_>, rows: Rows) {
-    if rows.m <= MAX_ROWS {
-        // SAFETY: the tile covers k columns (checked by `product_of`); the rest by the caller.
-        return unsafe {
-            match tile {
-                Tile::F32(w) => few_rows::<V, F32>(w.as_ptr(), rows),
-                Tile::Bf16(w) => few_rows::<V, Bf16>(w.as_ptr(), rows),
-            }
-        };
+unsafe fn all_rows<V: Lanes, F: Format>(w: *const F::Word, rows: Rows) {
+    if rows.n == TILE && rows.m <= F::MAX_ROWS {
+        // SAFETY: passed on from the caller.
+        return unsafe { group::<V, F, true>(w, w, rows) };
     }
-    // Many rows: widen a block of the tile once, then pass all rows over it in cache.
-    let mut wide = MaybeUninit::<[[f32; TILE]; BLOCK]>::uninit();
-    let wide = wide.as_mut_ptr().cast::<f32>();
-    let n_groups = rows.m.div_ceil(MAX_ROWS);
-    for k in (0..rows.k).step_by(BLOCK) {
-        let block_k = (rows.k - k).min(BLOCK);
-        let w = match tile {
-            Tile::F32(w) => w[k * TILE..].as_ptr(),
-            Tile::Bf16(w) => {
-                let pairs = &w[k / 2 * TILE..(k + block_k).div_ceil(2) * TILE];
-                // SAFETY: `wide` has room for BLOCK columns, an even number.
-                unsafe { widen::<V>(pairs, wide) };
-                wide.cast_const()
+    // Blocks accumulate in a copy that stays in the L1 cache and is as wide as a tile.
+    let mut outputs = Outputs([[0.0; TILE]; PASS_ROWS]);
+    let n_passes = rows.m.div_ceil(PASS_ROWS);
+    for pass in 0..n_passes {
+        let (first, end) = (pass * rows.m / n_passes, (pass + 1) * rows.m / n_passes);
+        if rows.accumulate {
+            for (row, output) in (first..end).zip(&mut outputs.0) {
+                // SAFETY: n outputs of a row below m.
+                unsafe { output.as_mut_ptr().copy_from(rows.y.add(row * rows.y_stride), rows.n) };
             }
-        };
-        for group in 0..n_groups {
-            let (first, end) = (group * rows.m / n_groups, (group + 1) * rows.m / n_groups);
-            // SAFETY: rows below m and columns below k; `w` holds block_k columns.
+        }
+        for k in (0..rows.k).step_by(BLOCK) {
+            // SAFETY: rows below m, the words of the columns from k on; y is the local copy.
             unsafe {
                 let part = Rows {
                     m: end - first,
-                    k: block_k,
+                    k: BLOCK.min(rows.k - k),
                     x: rows.x.add(first * rows.x_stride + k),
-                    y: rows.y.add(first * rows.y_stride),
+                    y: outputs.0.as_mut_ptr().cast(),
+                    y_stride: TILE,
                     accumulate: rows.accumulate || k > 0,
                     ..rows
                 };
-                few_rows::<V, F32>(w, part);
+                groups::<V, F>(w.add(k / F::STEP * TILE), part);
             }
         }
-    }
-}
-
-/// Widens bf16 pairs `[k/2][64]` to `[k][64]`.
-#[inline(always)]
-unsafe fn widen<V: Lanes>(pairs: &[u32], wide: *mut f32) {
-    for (i, pairs) in pairs.as_chunks::<LANES>().0.iter().enumerate() {
-        let (low, high) = V::load_bf16_pairs(pairs);
-        // SAFETY: the caller provides two f32 for every pair; the parts do not overlap.
-        unsafe {
-            let column = wide.add(i / 4 * 2 * TILE + i % 4 * LANES);
-            low.store(&mut *column.cast());
-            high.store(&mut *column.add(TILE).cast());
+        for (row, output) in (first..end).zip(&outputs.0) {
+            // SAFETY: as for reading.
+            unsafe { output.as_ptr().copy_to(rows.y.add(row * rows.y_stride), rows.n) };
         }
     }
 }
 
-/// At most 6 rows, chosen to a loop with that many.
+/// All rows over one block of weights, in groups that are as even as possible. The first two
+/// groups fetch half of the next block each.
 #[inline(always)]
-unsafe fn few_rows<V: Lanes, F: Format>(w: *const F::Word, rows: Rows) {
+unsafe fn groups<V: Lanes, F: Format>(w: *const F::Word, rows: Rows) {
+    let half_block = BLOCK / F::STEP * TILE / 2;
+    let n = rows.m.div_ceil(F::MAX_ROWS);
+    for i in 0..n {
+        let (first, end) = (i * rows.m / n, (i + 1) * rows.m / n);
+        let next = w.wrapping_add((2 + i.min(1)) * half_block);
+        // SAFETY: rows below m.
+        unsafe {
+            let part = Rows {
+                m: end - first,
+                x: rows.x.add(first * rows.x_stride),
+                y: rows.y.add(first * rows.y_stride),
+                ..rows
+            };
+            group::<V, F, false>(w, next, part);
+        }
+    }
+}
+
+/// One group of rows: chooses the loop with that many.
+#[inline(always)]
+unsafe fn group<V: Lanes, F: Format, const STREAM: bool>(
+    w: *const F::Word,
+    next: *const F::Word,
+    rows: Rows,
+) {
     // SAFETY: passed on from the caller.
     unsafe {
         match rows.m {
             0 => {}
-            1 => all_columns::<V, F, 1>(w, rows),
-            2 => all_columns::<V, F, 2>(w, rows),
-            3 => all_columns::<V, F, 3>(w, rows),
-            4 => all_columns::<V, F, 4>(w, rows),
-            5 => all_columns::<V, F, 5>(w, rows),
-            6 => all_columns::<V, F, 6>(w, rows),
-            m => unreachable!("{m} rows in one block"),
+            1 => all_columns::<V, F, STREAM, 1>(w, next, rows),
+            2 => all_columns::<V, F, STREAM, 2>(w, next, rows),
+            3 => all_columns::<V, F, STREAM, 3>(w, next, rows),
+            4 => all_columns::<V, F, STREAM, 4>(w, next, rows),
+            5 => all_columns::<V, F, STREAM, 5>(w, next, rows),
+            6 if F::MAX_ROWS == 6 => all_columns::<V, F, STREAM, 6>(w, next, rows),
+            m => unreachable!("{m} rows in one group"),
         }
     }
 }
 
 /// Passes over the 64 outputs, as many at a time as the registers hold.
 #[inline(always)]
-unsafe fn all_columns<V: Lanes, F: Format, const R: usize>(w: *const F::Word, rows: Rows) {
+unsafe fn all_columns<V: Lanes, F: Format, const STREAM: bool, const R: usize>(
+    w: *const F::Word,
+    next: *const F::Word,
+    rows: Rows,
+) {
     // SAFETY: passed on from the caller, with the outputs from 16 `column` on.
     unsafe {
-        match V::TILE_COLUMNS[R - 1] {
-            4 => block::<V, F, R, 4>(w, rows),
-            2 => {
-                for column in [0, 2] {
-                    let part = Rows { y: rows.y.add(column * LANES), ..rows };
-                    block::<V, F, R, 2>(w.add(column * LANES), part);
-                }
-            }
-            _ => {
-                for column in 0..4 {
-                    let part = Rows { y: rows.y.add(column * LANES), ..rows };
-                    block::<V, F, R, 1>(w.add(column * LANES), part);
-                }
-            }
+        if V::TILE_COLUMNS[R - 1] == 4 {
+            return block::<V, F, STREAM, R, 4>(w, next, rows);
+        }
+        for column in 0..4 {
+            let part = Rows { y: rows.y.add(column * LANES), ..rows };
+            block::<V, F, STREAM, R, 1>(w.add(column * LANES), next, part);
         }
     }
 }
@@ -204,9 +190,13 @@ unsafe fn all_columns<V: Lanes, F: Format, const R: usize>(w: *const F::Word, ro
 trait Format {
     type Word;
     const STEP: usize;
-    /// The 16 outputs at `w`, for the columns of one step; of these, `[0]` alone is valid in a
-    /// last half step.
-    unsafe fn load<V: Lanes>(w: *const Self::Word) -> [V; 2];
+    /// Rows whose accumulators fit into registers, beside the weights of a step.
+    const MAX_ROWS: usize;
+    /// Column `j` of the step whose 16 outputs are at `w`.
+    ///
+    /// # Safety
+    /// 16 words must be readable at `w`.
+    unsafe fn load<V: Lanes>(w: *const Self::Word, j: usize) -> V;
 }
 
 struct F32;
@@ -214,12 +204,12 @@ struct F32;
 impl Format for F32 {
     type Word = f32;
     const STEP: usize = 1;
+    const MAX_ROWS: usize = 6;
 
     #[inline(always)]
-    unsafe fn load<V: Lanes>(w: *const f32) -> [V; 2] {
+    unsafe fn load<V: Lanes>(w: *const f32, _: usize) -> V {
         // SAFETY: the caller provides 16 words.
-        let w = V::load(unsafe { &*w.cast() });
-        [w, w]
+        V::load(unsafe { &*w.cast() })
     }
 }
 
@@ -228,19 +218,47 @@ struct Bf16;
 impl Format for Bf16 {
     type Word = u32;
     const STEP: usize = 2;
+    const MAX_ROWS: usize = 5;
 
     #[inline(always)]
-    unsafe fn load<V: Lanes>(w: *const u32) -> [V; 2] {
+    unsafe fn load<V: Lanes>(w: *const u32, j: usize) -> V {
         // SAFETY: the caller provides 16 words.
-        V::load_bf16_pairs(unsafe { &*w.cast() }).into()
+        let (low, high) = V::load_bf16_pairs(unsafe { &*w.cast() });
+        if j == 0 { low } else { high }
     }
 }
 
-/// R rows and 16 C outputs in registers, over all k.
+/// Adds column k to the accumulators; it is column `j` of the step whose words are at `w`.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "r and c index registers and memory alike")]
-unsafe fn block<V: Lanes, F: Format, const R: usize, const C: usize>(
+unsafe fn column<V: Lanes, F: Format, const R: usize, const C: usize>(
     w: *const F::Word,
+    j: usize,
+    k: usize,
+    rows: Rows,
+    acc: &mut [[V; C]; R],
+) {
+    let mut weights = [V::splat(0.0); C];
+    for c in 0..C {
+        // SAFETY: the caller provides the words of the step.
+        weights[c] = unsafe { F::load(w.add(c * LANES), j) };
+    }
+    for r in 0..R {
+        // SAFETY: a row below m and a column below k.
+        let x = V::splat(unsafe { *rows.x.add(r * rows.x_stride + k) });
+        for c in 0..C {
+            acc[r][c] = x.mul_add(weights[c], acc[r][c]);
+        }
+    }
+}
+
+/// R rows and 16 C outputs in registers, over all k. Meanwhile the weights that follow are
+/// fetched: those of the same stream, or half a block from `next` on.
+#[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "r and c index registers and memory alike")]
+unsafe fn block<V: Lanes, F: Format, const STREAM: bool, const R: usize, const C: usize>(
+    w: *const F::Word,
+    next: *const F::Word,
     rows: Rows,
 ) {
     let mut acc = [[V::splat(0.0); C]; R];
@@ -252,37 +270,29 @@ unsafe fn block<V: Lanes, F: Format, const R: usize, const C: usize>(
             }
         }
     }
-    for step in 0..rows.k / F::STEP {
-        // SAFETY: the words of columns below k; x below k in rows below m. A prefetch may point
-        // anywhere.
-        unsafe {
-            let w = w.add(step * TILE);
-            let mut weights = [[V::splat(0.0); 2]; C];
+    let n_steps = rows.k / F::STEP;
+    for step in 0..n_steps {
+        if STREAM {
             for c in 0..C {
-                prefetch(w.wrapping_add(c * LANES).cast::<u8>().wrapping_add(AHEAD));
-                weights[c] = F::load::<V>(w.add(c * LANES));
+                let line = w.wrapping_add(step * TILE + c * LANES).cast::<u8>();
+                prefetch_l2(line.wrapping_add(FAR));
+                prefetch(line.wrapping_add(NEAR));
             }
-            for j in 0..F::STEP {
-                for r in 0..R {
-                    let x = V::splat(*rows.x.add(r * rows.x_stride + step * F::STEP + j));
-                    for c in 0..C {
-                        acc[r][c] = x.mul_add(weights[c][j], acc[r][c]);
-                    }
-                }
+        } else {
+            for line in 0..2 {
+                prefetch(next.wrapping_add(step * TILE / 2 + line * LANES).cast());
+            }
+        }
+        for j in 0..F::STEP {
+            // SAFETY: the words of this step; column step * STEP + j is below k.
+            unsafe {
+                column::<V, F, R, C>(w.add(step * TILE), j, step * F::STEP + j, rows, &mut acc);
             }
         }
     }
-    if rows.k % F::STEP == 1 {
-        for c in 0..C {
-            // SAFETY: the last, half used word of each output; the last column of x.
-            unsafe {
-                let [weight, _] = F::load::<V>(w.add(rows.k / F::STEP * TILE + c * LANES));
-                for r in 0..R {
-                    let x = V::splat(*rows.x.add(r * rows.x_stride + rows.k - 1));
-                    acc[r][c] = x.mul_add(weight, acc[r][c]);
-                }
-            }
-        }
+    if n_steps * F::STEP < rows.k {
+        // SAFETY: the words of the last step, of which half is used.
+        unsafe { column::<V, F, R, C>(w.add(n_steps * TILE), 0, rows.k - 1, rows, &mut acc) };
     }
     for r in 0..R {
         for c in 0..C {
@@ -292,7 +302,7 @@ unsafe fn block<V: Lanes, F: Format, const R: usize, const C: usize>(
     }
 }
 
-/// Asks for the cache line at `p`, which need not be valid.
+/// Fetches the cache line at `p`, which need not be valid, into the L1 cache.
 #[inline(always)]
 pub(crate) fn prefetch(p: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -300,6 +310,19 @@ pub(crate) fn prefetch(p: *const u8) {
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(p.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}
+
+/// Fetches the cache line at `p`, which need not be valid, into the L2 cache.
+#[inline(always)]
+pub(crate) fn prefetch_l2(p: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as for `prefetch`.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(p.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = p;

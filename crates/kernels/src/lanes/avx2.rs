@@ -26,7 +26,7 @@ macro_rules! both {
 
 impl Lanes for Avx2 {
     // 16 registers of 8 lanes.
-    const TILE_COLUMNS: [usize; 6] = [4, 2, 2, 1, 1, 1];
+    const TILE_COLUMNS: [usize; 6] = [4, 1, 1, 1, 1, 1];
     const STATE_COLUMNS: usize = 2;
 
     #[inline(always)]
