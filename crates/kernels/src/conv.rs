@@ -10,6 +10,7 @@ use crate::math::silu;
 use crate::memory::Disjoint;
 use crate::span::{Span, check_rows};
 use crate::state_store::{Stage, StateStore};
+use crate::tile::prefetch_slice;
 
 /// Channels of one task.
 const CHANNELS: usize = 512;
@@ -130,6 +131,9 @@ impl Task<'_> {
             *tap = self.w.tap(i, &self.channels);
         }
         for row in 0..self.span.n_rows {
+            if row + 1 < self.span.n_rows {
+                prefetch_slice(self.input(row + 1));
+            }
             let mut inputs: [&[f32]; MAX_TAPS] = Default::default();
             for (tap, input) in inputs[..kernel].iter_mut().enumerate() {
                 *input = match (row + tap).checked_sub(kernel - 1) {

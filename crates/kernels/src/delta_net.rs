@@ -1,5 +1,7 @@
 //! The gated delta rule.
 
+use std::ops::Range;
+
 use crate::cpu::Cpu;
 use crate::heads::Fused;
 use crate::isa::{Target, per_isa};
@@ -8,7 +10,8 @@ use crate::math::{exp, sigmoid, softplus};
 use crate::memory::{Disjoint, with_scratch};
 use crate::norm::{scaled, sum_of_squares};
 use crate::span::{Span, check_rows};
-use crate::state_store::{DeltaShape, Stage, StateStore};
+use crate::state_store::{DeltaShape, Layout, Stage, StateStore};
+use crate::tile::prefetch_slice;
 
 /// Inside the root of the norm of queries and keys, whatever the model's epsilon.
 const L2_EPS: f32 = 1e-6;
@@ -36,83 +39,127 @@ pub struct DeltaInput<'a> {
 }
 
 /// A row as the recurrence needs it, for one value head and one tile of columns.
+#[derive(Clone, Copy)]
 struct Row<'a> {
     key: &'a [f32],
-    /// Empty where no output is wanted (replay).
     query: &'a [f32],
     value: &'a [f32],
     decay: f32,
     rate: f32,
 }
 
-/// One step of the recurrence on a tile `[key_dim][width]`.
-#[inline(always)]
-fn step<V: Lanes>(state: &mut [f32], width: usize, row: &Row<'_>, out: &mut [f32]) {
-    assert_eq!(state.len(), row.key.len() * width, "the state is not [key_dim, {width}]");
-    assert!(row.value.len() <= width && out.len() <= width, "more columns than the tile has");
-    assert!(out.is_empty() || (out.len(), row.query.len()) == (row.value.len(), row.key.len()));
-    let mut column = 0;
-    while column < width {
-        let n = (width - column) / LANES;
-        // SAFETY: as many vectors as the tile still has, or fewer.
-        unsafe {
-            column += LANES
-                * match n.min(V::STATE_COLUMNS) {
-                    4 => columns::<V, 4>(state, width, column, row, out),
-                    2 | 3 => columns::<V, 2>(state, width, column, row, out),
-                    _ => columns::<V, 1>(state, width, column, row, out),
-                };
-        }
+impl Row<'_> {
+    fn prefetch(&self) {
+        [self.key, self.query, self.value].into_iter().for_each(prefetch_slice);
     }
 }
 
-/// [`step`] for C vectors of columns from `column` on; returns C.
+/// Runs some rows of a task through its tile.
 ///
-/// # Safety
-/// The state is `[key_dim][width]`, and `column + 16 C <= width`.
+/// In one pass over the tile, a row changes the state and reads its output from it, and the next
+/// row decays the result and asks what it predicts.
 #[inline(always)]
-unsafe fn columns<V: Lanes, const C: usize>(
-    state: &mut [f32],
-    width: usize,
-    column: usize,
-    row: &Row<'_>,
-    out: &mut [f32],
+fn run_rows<V: Lanes>(task: &Task<'_>, rows: Range<usize>, state: &mut [f32]) {
+    let n = task.shape.tile_columns() / LANES;
+    let (state, _) = state.as_chunks_mut::<LANES>();
+    assert_eq!(state.len(), task.shape.key_dim * n, "the state is not one tile");
+    let mut first = 0;
+    while first < n {
+        first += match (n - first).min(V::STATE_COLUMNS) {
+            4 => run_columns::<V, 4>(task, rows.clone(), state, first),
+            2 | 3 => run_columns::<V, 2>(task, rows.clone(), state, first),
+            _ => run_columns::<V, 1>(task, rows.clone(), state, first),
+        };
+    }
+}
+
+per_isa!(fn run_rows_on(task: &Task<'_>, rows: Range<usize>, state: &mut [f32]) = run_rows);
+
+/// [`run_rows`] for C vectors of columns from vector `first` on; returns C.
+#[inline(always)]
+fn run_columns<V: Lanes, const C: usize>(
+    task: &Task<'_>,
+    rows: Range<usize>,
+    state: &mut [[f32; LANES]],
+    first: usize,
 ) -> usize {
-    let decay = V::splat(row.decay);
-    let mut cells = state[column..].as_mut_ptr();
+    let n = task.shape.tile_columns() / LANES;
+    let mut row = task.row(rows.start);
     let mut predicted = [V::splat(0.0); C];
-    for &key in row.key {
-        let key = V::splat(key);
-        for (c, predicted) in predicted.iter_mut().enumerate() {
-            // SAFETY: row and columns inside the tile, by contract.
-            let s = V::load(unsafe { &*cells.add(c * LANES).cast() });
-            *predicted = s.mul(decay).mul_add(key, *predicted);
+    for (cells, &key) in state.chunks_exact_mut(n).zip(row.key) {
+        let decayed = decay::<V, C>(load(&cells[first..]), V::splat(row.decay));
+        predicted = accumulate(decayed, V::splat(key), predicted);
+        store(decayed, &mut cells[first..]);
+    }
+    for i in rows.clone() {
+        let mut change = [V::splat(0.0); C];
+        for (c, change) in change.iter_mut().enumerate() {
+            let value = load_columns::<V>(row.value, (first + c) * LANES);
+            *change = value.sub(predicted[c]).mul(V::splat(row.rate));
         }
-        cells = cells.wrapping_add(width);
-    }
-    let mut change = [V::splat(0.0); C];
-    for (c, change) in change.iter_mut().enumerate() {
-        let value = load_columns::<V>(row.value, column + c * LANES);
-        *change = value.sub(predicted[c]).mul(V::splat(row.rate));
-    }
-    let mut cells = state[column..].as_mut_ptr();
-    let mut output = [V::splat(0.0); C];
-    for (i, &key) in row.key.iter().enumerate() {
-        let key = V::splat(key);
-        let query = V::splat(row.query.get(i).copied().unwrap_or(0.0));
-        for c in 0..C {
-            // SAFETY: row and columns inside the tile, by contract.
-            let cell = unsafe { &mut *cells.add(c * LANES).cast() };
-            let s = key.mul_add(change[c], V::load(cell).mul(decay));
-            s.store(cell);
-            output[c] = s.mul_add(query, output[c]);
+        let mut output = [V::splat(0.0); C];
+        let inputs = state.chunks_exact_mut(n).zip(row.key.iter().zip(row.query));
+        if i + 1 < rows.end {
+            let next = task.row(i + 1);
+            if i + 2 < rows.end {
+                task.row(i + 2).prefetch();
+            }
+            predicted = [V::splat(0.0); C];
+            for ((cells, (&key, &query)), &next_key) in inputs.zip(next.key) {
+                let s = accumulate(change, V::splat(key), load::<V, C>(&cells[first..]));
+                output = accumulate(s, V::splat(query), output);
+                let decayed = decay(s, V::splat(next.decay));
+                predicted = accumulate(decayed, V::splat(next_key), predicted);
+                store(decayed, &mut cells[first..]);
+            }
+            row = next;
+        } else {
+            for (cells, (&key, &query)) in inputs {
+                let s = accumulate(change, V::splat(key), load::<V, C>(&cells[first..]));
+                output = accumulate(s, V::splat(query), output);
+                store(s, &mut cells[first..]);
+            }
         }
-        cells = cells.wrapping_add(width);
-    }
-    for (c, output) in output.into_iter().enumerate() {
-        store_columns(output, out, column + c * LANES);
+        // SAFETY: these columns of this row belong to this task, and are written once.
+        let out = unsafe { task.output(i) };
+        for (c, output) in output.into_iter().enumerate() {
+            store_columns(output, out, (first + c) * LANES);
+        }
     }
     C
+}
+
+#[inline(always)]
+fn load<V: Lanes, const C: usize>(cells: &[[f32; LANES]]) -> [V; C] {
+    let mut v = [V::splat(0.0); C];
+    for (v, cells) in v.iter_mut().zip(&cells[..C]) {
+        *v = V::load(cells);
+    }
+    v
+}
+
+#[inline(always)]
+fn store<V: Lanes, const C: usize>(v: [V; C], cells: &mut [[f32; LANES]]) {
+    for (v, cells) in v.into_iter().zip(&mut cells[..C]) {
+        v.store(cells);
+    }
+}
+
+#[inline(always)]
+fn decay<V: Lanes, const C: usize>(mut v: [V; C], factor: V) -> [V; C] {
+    for v in &mut v {
+        *v = v.mul(factor);
+    }
+    v
+}
+
+/// `v * factor + acc`
+#[inline(always)]
+fn accumulate<V: Lanes, const C: usize>(v: [V; C], factor: V, mut acc: [V; C]) -> [V; C] {
+    for (v, acc) in v.into_iter().zip(&mut acc) {
+        *acc = v.mul_add(factor, *acc);
+    }
+    acc
 }
 
 /// Elements `first..first + 16`; 0 where there are none.
@@ -133,10 +180,6 @@ fn store_columns<V: Lanes>(v: V, out: &mut [f32], first: usize) {
     }
 }
 
-per_isa!(
-    fn step_on(state: &mut [f32], width: usize, row: &Row<'_>, out: &mut [f32]) = step
-);
-
 /// What the value heads of a row have in common, computed once: normalised queries and keys,
 /// decay factors and rates. `[q | k | decay | rate]`
 struct Prepared<'a> {
@@ -149,18 +192,12 @@ impl<'a> Prepared<'a> {
         2 * (shape.keys() + shape.n_value_heads)
     }
 
-    fn row(&self, row: usize) -> &'a [f32] {
+    /// Queries and keys of all heads; decay factors, then rates.
+    fn row(&self, row: usize) -> (&'a [f32], &'a [f32], &'a [f32]) {
         let len = Self::row_len(self.shape);
-        &self.rows[row * len..(row + 1) * len]
-    }
-
-    fn query(&self, row: usize, key_head: usize) -> &'a [f32] {
-        &self.row(row)[key_head * self.shape.key_dim..][..self.shape.key_dim]
-    }
-
-    /// Keys of all heads, then decay factors and rates.
-    fn keys_and_gates(&self, row: usize) -> &'a [f32] {
-        &self.row(row)[self.shape.keys()..]
+        let (queries, rest) = self.rows[row * len..(row + 1) * len].split_at(self.shape.keys());
+        let (keys, gates) = rest.split_at(self.shape.keys());
+        (queries, keys, gates)
     }
 }
 
@@ -205,81 +242,76 @@ struct Task<'a> {
     shape: &'a DeltaShape,
     span: &'a Span<'a>,
     head: usize,
-    tile: usize,
+    /// The columns of all values of a row that the tile holds.
+    columns: Range<usize>,
     prepared: &'a Prepared<'a>,
     u: &'a [f32],
+    cells: &'a Disjoint<'a, f32>,
+    /// First element of the slot's layer within `cells`.
+    start: usize,
+    layout: &'a Layout,
+    out: &'a Disjoint<'a, f32>,
 }
 
 impl Task<'_> {
-    /// The columns of the head that the tile holds.
-    fn columns(&self) -> std::ops::Range<usize> {
-        let (width, dim) = (self.shape.tile_columns(), self.shape.value_dim);
-        let first = self.head * dim;
-        first + self.tile * width..first + dim.min((self.tile + 1) * width)
-    }
-
-    /// A row from its keys, values, decay factors and rates of all heads.
-    fn row<'b>(&self, keys: &'b [f32], values: &'b [f32], gates: &'b [f32]) -> Row<'b> {
+    /// Row `i` of the replayed rows and those of the span.
+    fn row(&self, i: usize) -> Row<'_> {
         let shape = self.shape;
         let key_head = self.head / (shape.n_value_heads / shape.n_key_heads);
+        let head = key_head * shape.key_dim..(key_head + 1) * shape.key_dim;
+        let (queries, keys, values, gates) = match i.checked_sub(self.span.n_replay) {
+            None => {
+                let range = self.layout.delta_row(shape, i);
+                // SAFETY: nobody writes pending rows while the tasks run.
+                let row =
+                    unsafe { self.cells.read(self.start + range.start..self.start + range.end) };
+                let (keys, rest) = row.split_at(shape.keys());
+                let (values, gates) = rest.split_at(shape.values());
+                // The output of a replayed row is known and not computed from its query.
+                (keys, keys, values, gates)
+            }
+            Some(i) => {
+                let row = self.span.row + i;
+                let (queries, keys, gates) = self.prepared.row(row);
+                let u = &self.u[row * shape.channels()..(row + 1) * shape.channels()];
+                (queries, keys, &u[2 * shape.keys()..], gates)
+            }
+        };
         Row {
-            key: &keys[key_head * shape.key_dim..][..shape.key_dim],
-            query: &[],
-            value: &values[self.columns()],
+            key: &keys[head.clone()],
+            query: &queries[head],
+            value: &values[self.columns.clone()],
             decay: gates[self.head],
             rate: gates[shape.n_value_heads + self.head],
         }
     }
 
-    /// A pending row, as [`StateStore`] lays it out.
-    fn pending_row<'b>(&self, pending: &'b [f32]) -> Row<'b> {
-        let (keys, rest) = pending.split_at(self.shape.keys());
-        let (values, gates) = rest.split_at(self.shape.values());
-        self.row(keys, values, gates)
-    }
-
-    /// Row `i` of the span.
-    fn span_row(&self, i: usize) -> Row<'_> {
-        let (shape, row) = (self.shape, self.span.row + i);
-        let (keys, gates) = self.prepared.keys_and_gates(row).split_at(shape.keys());
-        let u = &self.u[row * shape.channels()..(row + 1) * shape.channels()];
-        let key_head = self.head / (shape.n_value_heads / shape.n_key_heads);
-        Row {
-            query: self.prepared.query(row, key_head),
-            ..self.row(keys, &u[2 * shape.keys()..], gates)
-        }
+    /// Where the output of row `i` goes; nowhere for a replayed row.
+    ///
+    /// # Safety
+    /// The output of the same row must not be alive.
+    #[expect(clippy::mut_from_ref, reason = "the contract excludes aliases")]
+    unsafe fn output(&self, i: usize) -> &mut [f32] {
+        let Some(i) = i.checked_sub(self.span.n_replay) else { return &mut [] };
+        let start = (self.span.row + i) * self.shape.values();
+        // SAFETY: these columns of the rows of this span belong to this task.
+        unsafe { self.out.part(start + self.columns.start..start + self.columns.end) }
     }
 
     /// Runs the replayed and the committed rows on `state`, and the drafts on a copy of it.
-    fn run<'b>(
-        &self,
-        target: Target,
-        state: &mut [f32],
-        pending: impl Fn(usize) -> &'b [f32],
-        out: &Disjoint<'_, f32>,
-    ) {
-        let width = self.shape.tile_columns();
+    fn run(&self, target: Target, state: &mut [f32]) {
         if self.span.pos == 0 {
             state.fill(0.0);
         }
-        for i in 0..self.span.n_replay {
-            step_on(target, state, width, &self.pending_row(pending(i)), &mut []);
+        let n_certain = self.span.n_replay + self.span.n_commit;
+        let n_rows = self.span.n_replay + self.span.n_rows;
+        if n_certain > 0 {
+            run_rows_on(target, self, 0..n_certain, state);
         }
-        let output = |i: usize| {
-            let start = (self.span.row + i) * self.shape.values();
-            let columns = self.columns();
-            // SAFETY: these columns of the rows of this span belong to this task.
-            unsafe { out.part(start + columns.start..start + columns.end) }
-        };
-        for i in 0..self.span.n_commit {
-            step_on(target, state, width, &self.span_row(i), output(i));
-        }
-        if self.span.n_commit < self.span.n_rows {
+        if n_certain < n_rows {
             with_scratch(state.len(), |copy| {
                 copy.copy_from_slice(state);
-                for i in self.span.n_commit..self.span.n_rows {
-                    step_on(target, copy, width, &self.span_row(i), output(i));
-                }
+                run_rows_on(target, self, n_certain..n_rows, copy);
             });
         }
     }
@@ -341,35 +373,35 @@ impl Cpu {
         let starts: Vec<usize> = spans.iter().map(|span| st.start(span.slot, layer)).collect();
         let cells = Disjoint::new(st.cells());
         let out = Disjoint::new(out);
-        let tasks_per_span = n_heads * shape.n_tiles();
+        let (tasks_per_span, width) = (n_heads * shape.n_tiles(), shape.tile_columns());
         let n_rows: usize = spans.iter().map(|span| span.n_replay + span.n_rows).sum();
         let cost = n_rows * 4 * shape.tile_len() / spans.len().max(1);
         self.run(spans.len() * tasks_per_span, cost, &|i| {
-            let (i, tile) = (i / tasks_per_span, i % tasks_per_span);
+            let (span, tile) = (i / tasks_per_span, i % tasks_per_span);
+            let (head, first) = (tile / shape.n_tiles(), tile % shape.n_tiles() * width);
+            let dim = shape.value_dim;
             let task = Task {
                 shape: &shape,
-                span: &spans[i],
-                head: tile / shape.n_tiles(),
-                tile: tile % shape.n_tiles(),
+                span: &spans[span],
+                head,
+                columns: head * dim + first..head * dim + dim.min(first + width),
                 prepared: &rows,
                 u,
+                cells: &cells,
+                start: starts[span],
+                layout: &layout,
+                out: &out,
             };
-            let start = starts[i] + layout.state + tile * shape.tile_len();
+            let start = starts[span] + layout.state + tile * shape.tile_len();
             // SAFETY: slots are distinct, and each task takes its own tile of one.
-            let state = unsafe { cells.part(start..start + shape.tile_len()) };
-            let pending = |row| {
-                let range = layout.delta_row(&shape, row);
-                // SAFETY: nobody writes pending rows while the tasks run.
-                unsafe { cells.read(starts[i] + range.start..starts[i] + range.end) }
-            };
-            task.run(self.target(), state, pending, &out);
+            task.run(self.target(), unsafe { cells.part(start..start + shape.tile_len()) });
         });
 
         for (span, start) in spans.iter().zip(starts) {
             for (i, row) in (span.row + span.n_commit..span.row + span.n_rows).enumerate() {
                 let range = layout.delta_row(&shape, i);
                 let pending = &mut st.cells()[start + range.start..start + range.end];
-                let (keys, gates) = rows.keys_and_gates(row).split_at(shape.keys());
+                let (_, keys, gates) = rows.row(row);
                 let values = &u[row * channels + 2 * shape.keys()..(row + 1) * channels];
                 pending[..keys.len()].copy_from_slice(keys);
                 pending[keys.len()..][..values.len()].copy_from_slice(values);

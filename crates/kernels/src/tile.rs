@@ -315,6 +315,12 @@ pub(crate) fn prefetch(p: *const u8) {
     let _ = p;
 }
 
+/// Fetches a slice into the L1 cache: for rows that are too far apart for the hardware to guess.
+#[inline(always)]
+pub(crate) fn prefetch_slice(x: &[f32]) {
+    x.chunks(LANES).for_each(|line| prefetch(line.as_ptr().cast()));
+}
+
 /// Fetches the cache line at `p`, which need not be valid, into the L2 cache.
 #[inline(always)]
 pub(crate) fn prefetch_l2(p: *const u8) {
