@@ -3,6 +3,11 @@
 //! Activations are f32, weights f32 or bf16 as stored. Every output is a fixed sequence of f32
 //! operations, so it has the same bits on every instruction set and with any number of rows,
 //! threads and chunks: that is what lets speculation, batching and prefix reuse be exact.
+//!
+//! An operation is written once, as a function over sixteen lanes (`lanes`, `math`), compiled for
+//! each instruction set (`isa`) and run on the pool's threads (`pool`, `cpu`). `tile` is the one
+//! inner loop of matrix products (`matrix`, `matmul`) and attention (`kv_store`, `attention`);
+//! `conv` and `delta_net` advance the recurrent state (`state_store`).
 
 // The one crate that may: vector instructions, tasks that write disjoint parts, huge pages.
 #![allow(unsafe_code)]
@@ -43,3 +48,9 @@ pub use matrix::{Matrix, Part, WeightData, WeightFormat};
 pub use rope::Rope;
 pub use span::Span;
 pub use state_store::{DeltaShape, StateStore};
+
+/// A model is moved to the thread that runs it.
+const _: fn() = || {
+    fn is_send<T: Send>() {}
+    is_send::<(Cpu, Matrix, KvStore, StateStore)>();
+};

@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn a_row_does_not_depend_on_its_batch() {
         let mut random = Random::new(6);
-        let (n, k, m) = (160, 290, 64);
+        let (n, k, m) = (160, 290, 2 * CHUNK + 5);
         let w = random.normals(n * k);
         let x = random.normals(m * k);
         for isa in isas() {
@@ -113,7 +113,7 @@ mod tests {
                         y
                     })
                     .collect();
-                for rows in 2..=m {
+                for rows in (2..=64).chain([CHUNK, CHUNK + 1, m]) {
                     let mut y = vec![f32::NAN; rows * n];
                     cpu.matmul(&packed, &x[..rows * k], &mut y);
                     assert_eq!(bits(&y), bits(&alone[..rows * n]), "{rows} rows, {isa}");

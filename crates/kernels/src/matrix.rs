@@ -4,7 +4,7 @@ use half::f16;
 
 use crate::cpu::Cpu;
 use crate::memory::{Arena, Disjoint};
-use crate::tile::{TILE, Tile};
+use crate::tile::{TILE, Tile, prefetch};
 
 /// How a [`Matrix`] stores its elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,8 +67,9 @@ impl Matrix {
     /// is widened to f32.
     ///
     /// # Panics
-    /// If a part does not have `n * k` elements.
+    /// If k is 0 or a part does not have `n * k` elements.
     pub fn pack(cpu: &Cpu, k: usize, parts: &[Part<'_>]) -> Matrix {
+        assert!(k > 0, "a weight without inputs");
         for part in parts {
             let bytes = part.n * k * part.data.element_bytes();
             assert_eq!(part.data.bytes().len(), bytes, "a part is not [{}, {k}]", part.n);
@@ -195,14 +196,19 @@ fn row_sources<'a>(k: usize, parts: &[Part<'a>], first: usize) -> [Option<Weight
     std::array::from_fn(|lane| row(first + lane))
 }
 
+/// Words of each row that are packed at a time: two cache lines of the source.
+const BLOCK: usize = 32;
+
 /// Transposes 64 rows of bf16 into pairs along k.
 fn pack_bf16(words: &mut [u32], k: usize, rows: &[Option<WeightData<'_>>; TILE]) {
-    // One cache line of every row at a time.
-    const BLOCK: usize = 16;
     for (block, words) in words.chunks_mut(BLOCK * TILE).enumerate() {
         for (lane, row) in rows.iter().enumerate() {
             let Some(row) = row else { continue };
-            let row = &row.bytes()[block * BLOCK * 4..(2 * k).min((block + 1) * BLOCK * 4)];
+            let bytes = |block: usize| (block * BLOCK * 4).min(2 * k);
+            // 64 rows are more streams than the hardware follows.
+            let next = &row.bytes()[bytes(block + 1)..bytes(block + 2)];
+            next.chunks(64).for_each(|line| prefetch(line.as_ptr()));
+            let row = &row.bytes()[bytes(block)..bytes(block + 1)];
             let (pairs, odd) = row.as_chunks::<4>();
             for (i, pair) in pairs.iter().enumerate() {
                 words[i * TILE + lane] = u32::from_le_bytes(*pair);
@@ -216,7 +222,6 @@ fn pack_bf16(words: &mut [u32], k: usize, rows: &[Option<WeightData<'_>>; TILE])
 
 /// Transposes 64 rows of any type into f32.
 fn pack_f32(words: &mut [u32], k: usize, rows: &[Option<WeightData<'_>>; TILE]) {
-    const BLOCK: usize = 16;
     for (block, words) in words.chunks_mut(BLOCK * TILE).enumerate() {
         let columns = block * BLOCK..k.min((block + 1) * BLOCK);
         for (lane, row) in rows.iter().enumerate() {
