@@ -16,6 +16,8 @@
 //! The result does not depend on how the text is cut. Rules:
 //! - Text before, between and after calls is content; white space around calls is dropped, other
 //!   white space kept.
+//! - Text in a call that is neither tag nor value has no place in it and is content, from its first
+//!   character that is no white space up to the next tag.
 //! - One line break after the opening and one before the closing parameter tag belong to the tags,
 //!   all else to the value. A closing tag counts only where the next tag follows it, so a value may
 //!   contain `</parameter>`.
@@ -68,8 +70,11 @@ enum State {
     Opened,
     /// In the name of a function.
     FunctionName,
-    /// In a function, between parameters.
+    /// In a function, after a tag or at the `<` of one.
     Function,
+    /// In a function, in text that is no tag: white space belongs to it, as white space after a tag
+    /// does not.
+    Stray,
     /// In the name of a parameter.
     ParameterName,
     /// In the value of a parameter.
@@ -152,7 +157,7 @@ impl ToolCallParser {
                 // The tag that would prove it is missing, but nothing else can follow any more.
                 self.end_value(out);
             }
-            State::Function | State::ParameterName | State::FunctionEnd => {}
+            State::Function | State::Stray | State::ParameterName | State::FunctionEnd => {}
         }
         if !self.after_call {
             push_content(out, &self.space);
@@ -171,6 +176,7 @@ impl ToolCallParser {
             State::Opened => self.step_opened(text, out),
             State::FunctionName => self.step_function_name(text, out),
             State::Function => self.step_function(text, out),
+            State::Stray => self.step_stray(text, out),
             State::ParameterName => self.step_parameter_name(text, out),
             State::Value => self.step_value(text, out),
             State::ValueEnd(tag) => self.step_value_end(text, tag, out),
@@ -249,12 +255,22 @@ impl ToolCallParser {
             }
             Tag::Begun => Step::Wait,
             Tag::None => {
-                // Stray text between parameters has no place in the call, but it is not lost.
-                let n = text[1..].find('<').map_or(text.len(), |at| at + 1);
+                // A `<` that begins no tag is taken here, or it would be tried again.
+                let n = usize::from(text.starts_with('<'));
                 self.content(&text[..n], out);
+                self.state = State::Stray;
                 self.take(n)
             }
         }
+    }
+
+    fn step_stray(&mut self, text: &str, out: &mut Vec<Delta>) -> Step {
+        let n = text.find('<').unwrap_or(text.len());
+        self.content(&text[..n], out);
+        if n < text.len() {
+            self.state = State::Function;
+        }
+        self.take(n)
     }
 
     fn step_parameter_name(&mut self, text: &str, out: &mut Vec<Delta>) -> Step {
@@ -273,7 +289,7 @@ impl ToolCallParser {
             Name::Begun => Step::Wait,
             Name::None => {
                 self.content(PARAMETER, out);
-                self.state = State::Function;
+                self.state = State::Stray;
                 Step::Next
             }
         }

@@ -235,7 +235,71 @@ fn a_long_answer_costs_its_length() {
     assert_eq!(parser.counts().completion, 100_000);
 }
 
+fn markup() -> impl Strategy<Value = String> {
+    let piece = prop::sample::select(vec![
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        "<function=f>",
+        "</function>",
+        "<parameter=n>",
+        "</parameter>",
+        "{\"name\": \"f\"}",
+        "\n",
+        "\n\n",
+        " ",
+        "<",
+        "{",
+        "1",
+        "é",
+        "a b\n",
+    ]);
+    // Random pieces seldom open a call, so that some texts begin inside one.
+    let begin = prop::sample::select(vec![
+        "",
+        "</think>\n\n<tool_call>\n<function=f>\n",
+        "<tool_call><function=f><parameter=n>",
+    ]);
+    let pieces = prop::collection::vec(piece, 0..12);
+    (begin, pieces).prop_map(|(begin, pieces)| begin.to_owned() + &pieces.concat())
+}
+
 proptest! {
+    /// The same text in other tokens is the same answer: markers as one token or spelt, and every
+    /// character on its own.
+    #[test]
+    fn any_tokens_of_a_text_give_one_answer(
+        text in markup(),
+        start in prop::sample::select(vec![ReasoningStart::Open, ReasoningStart::Closed]),
+        stop in prop::collection::vec("[ab1{<>é \n]{1,3}", 0..2),
+        skip_special_tokens in any::<bool>(),
+    ) {
+        let schema = json!([{"name": "f", "parameters": {"properties": {"n": {"type": "integer"}}}}]);
+        let options = OutputOptions {
+            skip_special_tokens,
+            stop,
+            reasoning: Some(start),
+            tools: Some(Arc::new(Tools::new(schema.as_array().unwrap()))),
+            ..OutputOptions::default()
+        };
+        for tokenizer in TOKENIZERS.iter() {
+            let encode = |text: &str, markers| tokenizer.encode(text, markers).unwrap();
+            let by_character = text.chars().flat_map(|c| encode(&c.to_string(), Markers::Plain));
+            let answers = [
+                encode(&text, Markers::Parse),
+                encode(&text, Markers::Plain),
+                by_character.collect(),
+            ]
+            .map(|tokens| {
+                let answer = read(tokenizer, &tokens, options.clone());
+                (answer.reasoning, answer.content, answer.calls, answer.matched)
+            });
+            prop_assert_eq!(&answers[1], &answers[0]);
+            prop_assert_eq!(&answers[2], &answers[0]);
+        }
+    }
+
     /// Whatever ids a model of random weights writes: no panic, nothing lost, counts in order.
     #[test]
     fn any_ids_are_read(

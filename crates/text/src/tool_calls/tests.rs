@@ -175,6 +175,31 @@ fn values_may_contain_tags() {
 }
 
 #[test]
+fn text_in_a_call_outside_its_values_is_content() {
+    let open = "<tool_call><function=f>";
+    let parameter = "<parameter=a>\n1\n</parameter>";
+    for (stray, content) in [
+        ("{\n", "{\n"),
+        ("a b\n\tc ", "a b\n\tc "),
+        (" \n é x", "é x"),
+        ("\u{2003}é\u{2003}", "é\u{2003}"),
+        ("\n<b> x </b>\n", "<b> x </b>\n"),
+        ("< <\n<<", "< <\n<"),
+        ("<parameter=\n x", "<parameter=\n x"),
+        ("<parameter=> <", "<parameter=> "),
+    ] {
+        // At the end of the answer, where a `<` alone is a tag that was cut off.
+        let parsed = parse_all_ways(&[], &format!("{open}{stray}"));
+        assert_eq!(
+            parsed,
+            Parsed { content: content.into(), calls: vec![("f".into(), "".into())] }
+        );
+    }
+    let text = format!("I\n{open}\n x y \n{parameter}\n</function>\n</tool_call>\nDone");
+    check(&[], &text, "Ix y \n\nDone", &[("f", json!({"a": "1"}))]);
+}
+
+#[test]
 fn missing_closing_tags_are_forgiven() {
     let text = concat!(
         "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</tool_call>\n",
@@ -252,6 +277,7 @@ fn markup() -> impl Strategy<Value = String> {
             "</parameter>",
             "\n",
             " ",
+            "\u{2003}",
             "{",
             "}",
             "\"",
@@ -265,7 +291,16 @@ fn markup() -> impl Strategy<Value = String> {
         .prop_map(str::to_owned),
         "[a-z<>/= \n]{0,6}",
     ];
-    prop::collection::vec(piece, 0..14).prop_map(|pieces| pieces.concat())
+    // Random pieces seldom open a call, so that some texts begin inside one.
+    let begin = prop::sample::select(vec![
+        "",
+        "<tool_call><function=f>",
+        "<tool_call><function=f><parameter=n>",
+        "<tool_call><function=f><parameter=s>",
+        "<tool_call><function=f></function>",
+    ]);
+    let pieces = prop::collection::vec(piece, 0..14);
+    (begin, pieces).prop_map(|(begin, pieces)| begin.to_owned() + &pieces.concat())
 }
 
 proptest! {
