@@ -119,9 +119,6 @@ impl Generation {
     /// # Errors
     /// When a prompt is too long or the engine does not take a sequence.
     pub(crate) fn start(state: &Arc<ApiState>, job: Job) -> Result<Generation, ApiError> {
-        if state.is_draining() {
-            return Err(ApiError::ShuttingDown);
-        }
         let mut limits = Vec::new();
         for prompt in &job.prompts {
             limits.push(token_limit(state, &job, prompt)?);

@@ -214,6 +214,17 @@ impl Default for EngineSetup {
     }
 }
 
+/// The measurements when nothing runs: the engine shows a step after it has sent the step's tokens.
+pub(crate) fn at_rest(backend: &Arc<EngineHandle>) -> Snapshot {
+    loop {
+        let stats = backend.stats();
+        if stats.gauges.n_running + stats.gauges.n_waiting == 0 {
+            return stats;
+        }
+        std::thread::yield_now();
+    }
+}
+
 /// The real engine over the scripted model, whose answers are noise that depends on every token before.
 pub(crate) fn engine(setup: EngineSetup) -> Arc<EngineHandle> {
     const CHUNK: usize = 256;

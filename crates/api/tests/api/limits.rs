@@ -69,7 +69,7 @@ async fn a_body_of_three_mebibytes_is_refused_with_sizes_and_at_once() {
     let start = std::time::Instant::now();
     let (status, message) = app.refused("/v1/chat/completions", &chat(&words)).await;
     assert_eq!(status, 400);
-    assert!(message.contains("at least") && message.contains("2048"), "{message}");
+    assert!(message.contains("has at least") && message.contains("2048"), "{message}");
     assert!(start.elapsed().as_secs() < 5, "the prompt was encoded");
 }
 

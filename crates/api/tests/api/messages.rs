@@ -202,3 +202,17 @@ async fn fields_inside_messages_are_refused_by_their_path() {
         assert!(message.contains(path), "{message}");
     }
 }
+
+/// The prefix cache is told where turns begin: there the next prompt of a conversation branches off.
+#[tokio::test]
+async fn the_engine_is_told_where_turns_begin() {
+    let asked = Asked::new();
+    let body = json!({"messages": [{"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Hi"}]});
+    asked.app.ok(CHAT, &body).await;
+    let request = asked.script.taken().pop().unwrap();
+    let start = tokenizer().token_id("<|im_start|>").unwrap();
+    let starts = (0..request.prompt.len()).filter(|i| request.prompt[*i] == start);
+    assert_eq!(request.boundaries, starts.collect::<Vec<_>>());
+    assert_eq!(request.boundaries.len(), 3);
+}

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::backends::{EngineSetup, Full, Script, engine};
+use crate::backends::{EngineSetup, Full, Script, at_rest, engine};
 use crate::support::App;
 
 #[tokio::test]
@@ -34,10 +34,7 @@ async fn what_the_engine_did_can_be_subtracted() {
     let backend = engine(EngineSetup::default());
     let app = App::new(backend.clone());
     let totals = async |path: &str| {
-        // The engine shows a step after it has sent the step's tokens.
-        while backend.stats().gauges.n_running > 0 {
-            tokio::task::yield_now().await;
-        }
+        at_rest(&backend);
         let info = app.get(path).await.json();
         assert_eq!(info["decode_log_interval"], 40);
         assert_eq!(info["max_total_num_tokens"], 8192);
@@ -70,6 +67,18 @@ async fn what_the_engine_did_can_be_subtracted() {
     let load = app.get("/v1/loads?include=core,queues").await.json()["loads"][0].clone();
     assert_eq!((&load["num_running_reqs"], &load["num_waiting_reqs"]), (&json!(0), &json!(0)));
     assert_eq!(load["max_running_requests"], 4);
+}
+
+/// Tokens of one step share its time, and each counts.
+#[tokio::test]
+async fn every_token_after_the_first_step_has_a_latency() {
+    let app = App::new(Script::steps(vec![vec![100, 101], vec![102, 103, 104], vec![105]]));
+    app.ok("/v1/completions", &json!({"prompt": "Hello"})).await;
+    let text = app.get("/metrics").await.text();
+    for (name, n) in [("inter_token_latency_seconds", 4), ("time_to_first_token_seconds", 1)] {
+        let line = format!("outrider:{name}_count{{model_name=\"outrider-tiny\"}} {n}");
+        assert!(text.lines().any(|l| l == line), "{line} is not in {text}");
+    }
 }
 
 #[tokio::test]

@@ -215,16 +215,17 @@ fn a_large_body_is_answered() {
 #[test]
 fn a_body_over_the_limit_is_answered() {
     let server = Server::start(options(Script::says("x</think>y")));
-    let body = chat(&"plain words ".repeat((9 << 20) / 12)).to_string();
-    let reply = server.client.post_raw(CHAT, body.as_bytes());
-    assert_eq!(reply.status, 413);
-    let mut chunked = server.client.connect();
-    let head =
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
-    let chunk = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
-    chunked.write_all(head.as_bytes()).unwrap();
-    chunked.write_all(chunk.as_bytes()).unwrap();
-    assert_eq!(read_head(chunked).finish().status, 413);
+    // More than the buffers of a socket hold: it can be written only while the server reads.
+    let body = chat(&"plain words ".repeat((48 << 20) / 12)).to_string();
+    let declared = format!("Content-Length: {}\r\n\r\n{body}", body.len());
+    let chunked =
+        format!("Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    for rest in [declared, chunked] {
+        let mut stream = server.client.connect();
+        stream.write_all(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n").unwrap();
+        stream.write_all(rest.as_bytes()).unwrap();
+        assert_eq!(read_head(stream).finish().status, 413);
+    }
 }
 
 /// A stream that waits sends comments, and a client that leaves it cancels it.
@@ -301,6 +302,28 @@ fn a_shutdown_drains() {
     assert_eq!(streamed.finish_reason.as_deref(), Some("length"));
     server.wait();
     assert!(is_idle(&backend));
+}
+
+/// A request that was on its way when the shutdown came is told to go elsewhere.
+#[test]
+fn a_request_that_comes_too_late_is_refused() {
+    let mut server = Server::start(options(engine(EngineSetup::default())));
+    let mut stream = server.client.stream(CHAT, &with(&story(), json!({"stream": true})));
+    assert!(stream.next_event().is_some());
+    let body = chat("Hi").to_string();
+    let mut late = server.client.connect();
+    let length = body.len();
+    write!(late, "POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{{").unwrap();
+    // The head must have been read before the shutdown: an idle connection is closed.
+    std::thread::sleep(Duration::from_millis(100));
+    server.begin_shutdown();
+    std::thread::sleep(Duration::from_millis(100));
+    late.write_all(&body.as_bytes()[1..]).unwrap();
+    let reply = read_head(late).finish();
+    assert_eq!(reply.status, 503);
+    assert_eq!(reply.json()["error"]["code"], "shutting_down");
+    assert!(reply.header("retry-after").is_some());
+    stream.close();
 }
 
 /// When the drain time is over, what runs ends as aborted: every stream still ends properly.

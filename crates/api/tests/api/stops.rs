@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::backends::{EngineSetup, Script, engine};
+use crate::backends::{EngineSetup, Script, at_rest, engine};
 use crate::support::{App, chat, put_together, with};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -82,4 +82,20 @@ async fn a_stop_may_be_kept() {
     let app = App::new(Script::says("x</think>one two three four"));
     let body = with(&chat("?"), json!({"stop": ["three"], "no_stop_trim": true}));
     assert_eq!(content(&app.ok(CHAT, &body).await), "one two three");
+}
+
+/// The engine is told, so it does not go on to the token limit.
+#[tokio::test]
+async fn a_stop_ends_the_generation() {
+    let backend = engine(EngineSetup::default());
+    let app = App::new(backend.clone());
+    let free = app.ok(CHAT, &ask()).await;
+    let (_, stop) = middle(content(&free), 10, 12);
+    let before = at_rest(&backend).totals;
+    let body = with(&ask(), json!({"stop": stop, "max_tokens": 1900}));
+    let answer = app.ok(CHAT, &body).await;
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    let after = at_rest(&backend).totals;
+    assert!(after.n_generated - before.n_generated < 200);
+    assert_eq!((after.n_cancelled, after.n_length), (before.n_cancelled, before.n_length));
 }
