@@ -1,6 +1,6 @@
 //! A server configuration in canonical factors, and the difference between two of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -59,6 +59,21 @@ pub struct Setting {
     pub value: Value,
     /// The flag or variable as it was spelled.
     pub flag: String,
+    /// Whether the engine filled it in, so that nobody asked for it.
+    #[serde(default)]
+    pub resolved: bool,
+}
+
+impl Setting {
+    /// A setting that somebody asked for.
+    fn asked(value: Value, flag: &str) -> Setting {
+        Setting { value, flag: flag.to_owned(), resolved: false }
+    }
+
+    /// Whether it came from the environment, which a command line does not show.
+    pub fn is_variable(&self) -> bool {
+        !self.flag.starts_with('-') && self.flag.starts_with(|c: char| c.is_ascii_uppercase())
+    }
 }
 
 /// What was asked of a server, by factor.
@@ -72,6 +87,9 @@ pub struct Config {
     pub whole: bool,
     /// The settings.
     pub settings: BTreeMap<Key, Setting>,
+    /// Factors that a dump lists and leaves open.
+    #[serde(default)]
+    pub open: BTreeSet<Factor>,
 }
 
 /// Arguments of a dump that differ between any two starts and mean nothing.
@@ -105,7 +123,13 @@ const NOISE: &[&str] = &[
 impl Config {
     /// An empty configuration of an engine.
     pub fn new(engine: Engine) -> Config {
-        Config { engine, version: None, whole: false, settings: BTreeMap::new() }
+        Config {
+            engine,
+            version: None,
+            whole: false,
+            settings: BTreeMap::new(),
+            open: BTreeSet::new(),
+        }
     }
 
     /// The value asked for a factor, if any.
@@ -120,7 +144,7 @@ impl Config {
 
     /// Sets a factor directly, as a log header or an endpoint states it.
     pub fn state(&mut self, factor: Factor, value: Value, source: &str) {
-        self.settings.insert(factor.into(), Setting { value, flag: source.to_owned() });
+        self.settings.insert(factor.into(), Setting { value, flag: source.to_owned(), resolved: true });
     }
 
     /// Takes one flag with the word that belongs to it, if any.
@@ -160,14 +184,14 @@ impl Config {
                     }
                     factor => normalise(factor, &redact::value(name, word)),
                 };
-                self.settings.insert((*factor).into(), Setting { value, flag: name.to_owned() });
+                self.settings.insert((*factor).into(), Setting::asked(value, name));
                 return;
             }
             None if is_engine_variable(name) => Key::Raw(name.to_owned()),
             None => return,
         };
         let value = Value::parse(&redact::value(name, word));
-        self.settings.insert(key, Setting { value, flag: name.to_owned() });
+        self.settings.insert(key, Setting::asked(value, name));
     }
 
     /// Takes a whole dump of arguments: `server_args`, `non-default args`, `/server_info`, a YAML file.
@@ -179,7 +203,9 @@ impl Config {
                 continue;
             }
             match value {
-                Json::Null => {}
+                Json::Null => {
+                    self.open.extend(flags::lookup(self.engine, &name).map(|(flag, _)| flag.factor))
+                }
                 Json::Object(inner) => self.set_object(&name, inner),
                 Json::Array(items) => {
                     let words: Vec<String> = items.iter().filter_map(word_of).collect();
@@ -251,7 +277,7 @@ impl Config {
     }
 
     fn insert(&mut self, flag: &Flag, name: &str, value: Value) {
-        self.settings.insert(flag.factor.into(), Setting { value, flag: name.to_owned() });
+        self.settings.insert(flag.factor.into(), Setting::asked(value, name));
     }
 
     fn set_raw(&mut self, name: &str, word: Option<&str>) {
@@ -266,7 +292,23 @@ impl Config {
         }
         let value = word.map_or(Value::Bool(true), |word| Value::parse(&redact::value(name, word)));
         self.settings
-            .insert(Key::Raw(redact::text(bare)), Setting { value, flag: redact::text(name) });
+            .insert(Key::Raw(redact::text(bare)), Setting::asked(value, &redact::text(name)));
+    }
+
+    /// Fills what is open, or `auto`, with what the engine made of it.
+    pub fn fill(&mut self, resolved: &Config) {
+        for (key, setting) in &resolved.settings {
+            let is_open = self.settings.get(key).is_none_or(|known| known.value.as_str() == Some("auto"));
+            if is_open {
+                self.settings.insert(key.clone(), Setting { resolved: true, ..setting.clone() });
+            }
+        }
+        self.version = self.version.take().or_else(|| resolved.version.clone());
+    }
+
+    /// Whether the source showed variables of the environment at all.
+    pub fn shows_environment(&self) -> bool {
+        self.settings.values().any(Setting::is_variable)
     }
 
     /// The settings in which two configurations differ, by their effective values.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::config::{Config, Difference, Key};
+use crate::config::{Config, Difference, Key, Setting};
 use crate::engine::{Engine, Version};
 use crate::factor::Factor;
 use crate::flags;
@@ -13,6 +13,8 @@ use crate::value::{Value, normalise};
 pub enum Why {
     /// It was asked for.
     Asked,
+    /// It was open and the engine stated what it made of it.
+    Resolved,
     /// Nothing was asked; the engine's default.
     Default,
     /// The engine's rule changes or fills the value; the text says how.
@@ -32,7 +34,8 @@ pub struct Effective {
 pub fn of(config: &Config) -> BTreeMap<Key, Effective> {
     let mut all: BTreeMap<Key, Effective> = BTreeMap::new();
     for (key, setting) in &config.settings {
-        all.insert(key.clone(), Effective { value: setting.value.clone(), why: Why::Asked });
+        let why = if setting.resolved { Why::Resolved } else { Why::Asked };
+        all.insert(key.clone(), Effective { value: setting.value.clone(), why });
     }
     for part in flags::table(config.engine) {
         for flag in *part {
@@ -210,7 +213,9 @@ pub fn differences(a: &Config, b: &Config) -> Vec<Difference> {
         let (x, y) = (left.get(key), right.get(key));
         let differs = match (x, y) {
             (Some(x), Some(y)) => {
-                !x.value.same(&y.value) && !resolves(x, y, b) && !resolves(y, x, a)
+                let asked = x.why != Why::Default || y.why != Why::Resolved;
+                let asked = asked && (x.why != Why::Resolved || y.why != Why::Default);
+                asked && !x.value.same(&y.value) && !resolves(x, y, b) && !resolves(y, x, a)
             }
             (Some(x), None) => counts_alone(x, a, b, key),
             (None, Some(y)) => counts_alone(y, b, a, key),
@@ -232,14 +237,16 @@ fn resolves(auto: &Effective, value: &Effective, side: &Config) -> bool {
     auto.value.as_str() == Some("auto") && (side.whole || value.why != Why::Asked)
 }
 
-/// Whether a value that only one side has is a difference: it was asked for by a person, and the other side's source
-/// would have shown it.
+/// Whether a value that only one side has is a difference: it was asked for by a person, or the other side's dump lists
+/// the factor and leaves it open. A variable counts only where the other side's source would have shown it.
 fn counts_alone(value: &Effective, side: &Config, other: &Config, key: &Key) -> bool {
-    let asked_by_hand = value.why == Why::Asked && !side.whole;
-    let seen_by_both = value.why == Why::Asked && side.whole && other.whole;
+    let from_environment = side.settings.get(key).is_some_and(Setting::is_variable);
+    if value.why != Why::Asked || (from_environment && !other.shows_environment()) {
+        return false;
+    }
     match key {
-        Key::Known(_) => asked_by_hand || seen_by_both,
-        Key::Raw(_) => asked_by_hand || (seen_by_both && side.version == other.version),
+        Key::Known(factor) => !side.whole || (other.whole && other.open.contains(factor)),
+        Key::Raw(_) => !side.whole || (other.whole && side.version == other.version),
     }
 }
 

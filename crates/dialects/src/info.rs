@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
+use crate::command::find_commands;
 use crate::config::Config;
 use crate::engine::{Engine, Version};
 use crate::factor::Factor;
@@ -96,6 +97,13 @@ pub fn parse(text: &str) -> Option<Info> {
         .collect();
     config.set_dump(&arguments);
     config.whole = true;
+    // The command line, where it is given, tells which of these values somebody asked for.
+    let command = arguments.get("launch_command").and_then(Json::as_str);
+    if let Some(command) = command.and_then(|line| find_commands(line, &|_| None).into_iter().next()) {
+        let mut asked = command.config;
+        asked.fill(&config);
+        config = asked;
+    }
     Some(Info { config, state })
 }
 

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::engine::Engine;
 
 /// A quantity that more than one engine exports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum Metric {
     Running,
@@ -97,7 +100,7 @@ const NAMES: &[(&str, Metric, &str)] = &[
 ];
 
 /// One scrape: which engine answered and the quantities found, summed over replicas where they are counts.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scrape {
     /// The engine, told by the prefix of the names.
     pub engine: Option<Engine>,

@@ -19,7 +19,7 @@ mod wrap;
 
 pub use lines::Lines;
 pub use parser::{Counts, Parser};
-pub use time::{Clock, Time, parse_iso};
+pub use time::{Clock, Time, parse_iso, within_year};
 pub use warning::{Warning, WarningKind};
 
 use crate::config::Config;

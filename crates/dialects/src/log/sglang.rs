@@ -82,7 +82,8 @@ fn decode(body: &[u8]) -> Option<Decode> {
             b"mamba usage" => line.state_usage = scan::number(value).map(|n| n as f32),
             b"accept len" => line.accept_len = scan::number(value).map(|n| n as f32),
             b"accept rate" => line.accept_rate = scan::number(value).map(|n| n as f32),
-            b"cuda graph" | b"cpu graph" | b"npu graph" | b"musa graph" => {
+            // `cpu graph` is always False and says nothing about a device.
+            b"cuda graph" | b"npu graph" | b"musa graph" => {
                 line.graph = scan::boolean(value)
             }
             b"gen throughput (token/s)" => gen_tok_s = scan::number(value),
@@ -113,7 +114,8 @@ fn prefill(body: &[u8]) -> Option<Prefill> {
             b"input throughput (token/s)" => {
                 line.input_tok_s = scan::number(value).map(|n| n as f32)
             }
-            b"cuda graph" | b"cpu graph" | b"npu graph" | b"musa graph" => {
+            // `cpu graph` is always False and says nothing about a device.
+            b"cuda graph" | b"npu graph" | b"musa graph" => {
                 line.graph = scan::boolean(value)
             }
             _ => {}

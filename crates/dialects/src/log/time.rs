@@ -31,6 +31,24 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
+/// A date's place in the year, on the clock of stamps without a year: two stamps of which one has no year compare so.
+pub fn within_year(date: Time) -> f64 {
+    if date.clock != Clock::Date {
+        return date.s;
+    }
+    let (day, seconds) = ((date.s / 86_400.0).floor(), date.s.rem_euclid(86_400.0));
+    // The inverse of `days`, by the same eras of 400 years.
+    let shifted = day as i64 + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let of_era = shifted - era * 146_097;
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let part = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * part + 2) / 5 + 1;
+    let month = if part < 10 { part + 3 } else { part - 9 };
+    days(1972, month, day) as f64 * 86_400.0 + seconds
+}
+
 fn two(bytes: &[u8], at: usize) -> Option<i64> {
     let (a, b) = (*bytes.get(at)?, *bytes.get(at + 1)?);
     (a.is_ascii_digit() && b.is_ascii_digit())
@@ -162,6 +180,9 @@ mod tests {
         assert!((llama.0.s - 174.596_228).abs() < 1e-9 && llama.1 == 13);
         assert!(since_start(b"0.07.1 I").is_some());
         assert!(since_start(b"12 x").is_none());
+        let dated = date_time(b"2026-11-03 06:40:16").unwrap().0;
+        assert_eq!(within_year(dated), nov.s);
+        assert_eq!(within_year(nov), nov.s);
         assert_eq!(parse_iso("1970-01-01T02:00:00+02:00"), Some(0.0));
     }
 }

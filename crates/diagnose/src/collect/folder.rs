@@ -1,0 +1,181 @@
+//! Collects a folder laid out like a host, or a case: whatever is there is recognised by its form, not by its name.
+
+use std::path::Path;
+
+use dialects::{benchmark, info, metrics, redact};
+
+use super::client;
+use super::gpu::GpuSnapshot;
+use super::{launch, probe};
+use crate::Error;
+use crate::configs::{self, Entry, Found, Origin, Tree};
+use crate::evidence::{Evidence, Item, Side};
+use crate::logs;
+
+/// Reads everything in a folder that says something about a server.
+///
+/// # Errors
+/// When the folder cannot be listed.
+pub fn from_folder(root: &Path) -> Result<Evidence, Error> {
+    let tree = Tree::open(root).map_err(|error| Error::io(root.display().to_string(), error))?;
+    let mut evidence = Evidence::new();
+    for entry in &tree.entries {
+        collect(&tree, entry, &mut evidence);
+    }
+    let dug = configs::dig(&tree);
+    evidence.configs.extend(dug.found);
+    evidence.edits = dug.edits;
+    evidence.gaps.extend(dug.gaps);
+    add_stated_configs(&mut evidence);
+    Ok(evidence)
+}
+
+/// Log headers and information endpoints are configurations too.
+fn add_stated_configs(evidence: &mut Evidence) {
+    let mut found = Vec::new();
+    for log in &evidence.logs {
+        for run in &log.what.runs {
+            let Some(config) = run.asked.clone().or_else(|| run.resolved.clone()) else { continue };
+            let mut config = config;
+            config.version = run.version.clone().or(config.version);
+            found.push(Found {
+                side: log.side,
+                origin: Origin::LogArgs,
+                path: log.source.clone(),
+                line: Some(run.asked_line as u32).filter(|line| *line > 0),
+                time: run.span.map(|(start, _)| start),
+                name: config.engine.name().to_owned(),
+                config,
+                command: None,
+            });
+        }
+    }
+    for item in &evidence.infos {
+        found.push(Found {
+            side: item.side,
+            origin: Origin::ServerInfo,
+            path: item.source.clone(),
+            line: None,
+            time: None,
+            name: item.what.config.engine.name().to_owned(),
+            config: item.what.config.clone(),
+            command: None,
+        });
+    }
+    evidence.configs.extend(found);
+}
+
+fn collect(tree: &Tree, entry: &Entry, evidence: &mut Evidence) {
+    let name = entry.name().to_ascii_lowercase();
+    let item_source = entry.path.clone();
+    if name == "complaint.txt" {
+        let text = tree.text(entry).unwrap_or_default();
+        evidence.complaint = Some(redact::line(&text.split_whitespace().collect::<Vec<_>>().join(" "), 400));
+        return;
+    }
+    if name.ends_with(".json") || name.ends_with(".jsonl") {
+        return json(tree, entry, evidence);
+    }
+    if name.ends_with(".prom") || name.starts_with("metrics") {
+        let scrape = metrics::parse(&tree.text(entry).unwrap_or_default());
+        if !scrape.values.is_empty() {
+            evidence.scrapes.push(Item { side: entry.side, source: item_source, what: scrape });
+        }
+        return;
+    }
+    if is_configuration(entry) {
+        if (name.ends_with(".diff") || name.ends_with(".patch"))
+            && let Some(text) = tree.text(entry)
+        {
+            let changes = client::parse_change(&text);
+            evidence.client_changes.extend(changes.into_iter().map(|what| Item { side: entry.side, source: item_source.clone(), what }));
+        }
+        return;
+    }
+    if name.contains("log") || name.contains("journal") || name.ends_with(".out") || name.ends_with(".err") {
+        return log(tree, entry, evidence);
+    }
+    if name.ends_with(".txt") || name.ends_with(".csv") {
+        text(tree, entry, evidence);
+    }
+}
+
+/// Files that the archaeology reads, and documents about the folder itself.
+fn is_configuration(entry: &Entry) -> bool {
+    let name = entry.name();
+    let path = entry.host_path();
+    name.contains(".service")
+        || path.contains(".service.d/")
+        || name.contains(".yml")
+        || name.contains(".yaml")
+        || name.contains(".sh")
+        || name.contains("_history")
+        || name.ends_with(".diff")
+        || name.ends_with(".patch")
+        || name.ends_with(".md")
+        || path.starts_with("proc/")
+        || path.starts_with("etc/")
+}
+
+fn json(tree: &Tree, entry: &Entry, evidence: &mut Evidence) {
+    let Some(text) = tree.text(entry) else { return };
+    let (side, source) = (entry.side, entry.path.clone());
+    if let Some(what) = probe::parse(&text) {
+        evidence.probes.push(Item { side, source, what });
+    } else if let Some(what) = info::parse(&text) {
+        evidence.infos.push(Item { side, source, what });
+    } else {
+        for (found, launch) in launch::parse(&text, &entry.path, side) {
+            evidence.configs.push(found);
+            evidence.launches.push(Item { side, source: source.clone(), what: launch });
+        }
+    }
+}
+
+fn log(tree: &Tree, entry: &Entry, evidence: &mut Evidence) {
+    let summary = match logs::read_file(&tree.full_path(entry)) {
+        Ok(summary) => summary,
+        Err(error) => {
+            evidence.gaps.push(format!("{}: {}", entry.path, error.kind()));
+            return;
+        }
+    };
+    let (side, source) = (entry.side, entry.path.clone());
+    if summary.understood > 0 {
+        evidence.logs.push(Item { side, source, what: summary });
+    } else if let Some(what) = tree.text(entry).as_deref().and_then(client::parse_log) {
+        evidence.client_logs.push(Item { side, source, what });
+    }
+}
+
+/// A text file may be a benchmark's table, a look at the devices, a log, or notes.
+fn text(tree: &Tree, entry: &Entry, evidence: &mut Evidence) {
+    let Some(text) = tree.text(entry) else { return };
+    let (side, source) = (entry.side, entry.path.clone());
+    let tables = benchmark::parse(&text);
+    if !tables.is_empty() {
+        evidence.tables.extend(tables.into_iter().map(|what| Item { side, source: source.clone(), what }));
+        return;
+    }
+    if let Some(what) = GpuSnapshot::parse(&text) {
+        evidence.gpus.push(Item { side, source, what });
+        return;
+    }
+    let summary = logs::read_text(&text);
+    if summary.understood > 0 && summary.understood * 2 >= summary.not_understood {
+        evidence.logs.push(Item { side, source, what: summary });
+    } else if entry.name().contains("note") {
+        let line = redact::line(&text.split_whitespace().collect::<Vec<_>>().join(" "), 400);
+        evidence.notes.push(Item { side, source, what: line });
+    }
+}
+
+/// The side whose folder a path lies in, for messages.
+pub(crate) fn side_name(side: Side) -> &'static str {
+    match side {
+        Side::Before => "before",
+        Side::Now => "now",
+        Side::After => "after the fix",
+        Side::Open => "on the host",
+    }
+}

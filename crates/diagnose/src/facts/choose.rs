@@ -1,0 +1,273 @@
+//! Which run, which configuration and which probes speak for which side.
+
+use dialects::log::rate::RateDef;
+use dialects::log::{Clock, Time, within_year};
+use dialects::{Config, Difference, Engine, Factor};
+
+use super::measure;
+use super::side::{Facts, SideView};
+use crate::collect::launch::Launch;
+use crate::configs::{Found, Origin};
+use crate::evidence::{Evidence, Item, Side};
+use crate::logs::{Run, Window};
+use crate::mechanisms;
+
+/// A configuration and where it was found.
+#[derive(Clone, Debug)]
+pub struct InForce<'a> {
+    /// The settings, filled up with what the run's log resolved.
+    pub config: Config,
+    /// Where it was found; nothing when only the log's own statements tell it.
+    pub found: Option<&'a Found>,
+    /// Whether it is taken over from the other side because the process is the same.
+    pub same_process: bool,
+}
+
+impl InForce<'_> {
+    /// `path:line`, for evidence lines.
+    pub fn place(&self) -> String {
+        self.found.map_or_else(|| "the log's own statements".to_owned(), Found::place)
+    }
+}
+
+/// Everything that the rules look at.
+#[derive(Debug)]
+pub struct Case<'a> {
+    /// The evidence itself.
+    pub evidence: &'a Evidence,
+    /// The engine that serves now.
+    pub engine: Engine,
+    /// Now.
+    pub now: SideView<'a>,
+    /// Before.
+    pub before: SideView<'a>,
+    /// Settings that differ, before to now.
+    pub differences: Vec<Difference>,
+    /// The launch record whose measurement speaks for before, if any.
+    pub launch: Option<&'a Item<Launch>>,
+    /// Whether both sides are one and the same process.
+    pub same_process: bool,
+    /// Whether the probes of both sides sent the same.
+    pub fixed_probe: bool,
+}
+
+impl Case<'_> {
+    /// The difference in one factor.
+    pub fn difference(&self, factor: Factor) -> Option<&Difference> {
+        self.differences.iter().find(|difference| difference.factor() == Some(factor))
+    }
+
+    /// Whether one of several factors differs.
+    pub fn differs(&self, factors: &[Factor]) -> bool {
+        factors.iter().any(|factor| self.difference(*factor).is_some())
+    }
+
+    /// The effective value of a factor now.
+    pub fn effective_now(&self, factor: Factor) -> Option<dialects::Value> {
+        dialects::effective::get(&self.now.in_force.as_ref()?.config, factor)
+    }
+
+    /// The effective value of a factor before.
+    pub fn effective_before(&self, factor: Factor) -> Option<dialects::Value> {
+        dialects::effective::get(&self.before.in_force.as_ref()?.config, factor)
+    }
+
+    /// What the accept rates mean on each side, where the logs print them.
+    pub fn rates(&self) -> (Option<RateDef>, Option<RateDef>) {
+        let def = |side: &SideView<'_>| side.run.and_then(|(_, run)| run.rate).map(|inferred| inferred.def);
+        (def(&self.before), def(&self.now))
+    }
+}
+
+/// Lays the evidence out as two sides.
+pub(crate) fn case(evidence: &Evidence) -> Case<'_> {
+    let now_run = run_of(evidence, Side::Now);
+    let before_run = run_of(evidence, Side::Before).filter(|(_, run)| now_run.is_none_or(|(_, now)| !std::ptr::eq(now, *run)));
+    let launch = evidence.launches.iter().filter(|item| item.side != Side::After).max_by(|a, b| {
+        let measured = |item: &Item<Launch>| item.what.aggregate_tok_s.is_some() || item.what.decode_tok_s.is_some();
+        measured(a).cmp(&measured(b)).then(a.what.time.partial_cmp(&b.what.time).unwrap_or(std::cmp::Ordering::Equal))
+    });
+    let mut now_config = current_config(evidence, now_run);
+    let continues = now_config.is_none() && now_run.is_some_and(|(_, run)| run.asked.is_none() && !run.ready);
+    let before_config = earlier_config(evidence, before_run, now_config.as_ref());
+    if now_config.is_none() && (continues || now_run.is_none()) {
+        // The log goes on without a new start: what ran before still runs.
+        now_config = before_config.clone().map(|in_force| InForce { same_process: true, ..in_force });
+    }
+    let same_process = now_config.as_ref().is_some_and(|c| c.same_process);
+    let differences = match (&before_config, &now_config) {
+        (Some(before), Some(now)) if !same_process => before.config.differences(&now.config),
+        _ => Vec::new(),
+    };
+    let engine = now_config
+        .as_ref()
+        .map(|c| c.config.engine)
+        .or_else(|| evidence.logs.iter().rev().find_map(|log| log.what.engine))
+        .or_else(|| evidence.scrapes.iter().find_map(|scrape| scrape.what.engine))
+        .unwrap_or(Engine::Sglang);
+
+    let mut now = view(evidence, Side::Now, now_run, now_config);
+    let mut before = view(evidence, Side::Before, before_run, before_config);
+    let fixed_probe = match (now.probes.first(), before.probes.first()) {
+        (Some(a), Some(b)) => a.what.workload.comparable(&b.what.workload),
+        _ => false,
+    };
+    measure::side(evidence, &mut now, Side::Now, None);
+    measure::side(evidence, &mut before, Side::Before, launch);
+    measure::both(&mut before, &mut now, fixed_probe);
+    Case { evidence, engine, now, before, differences, launch, same_process, fixed_probe }
+}
+
+fn view<'a>(evidence: &'a Evidence, side: Side, run: Option<(&'a str, &'a Run)>, in_force: Option<InForce<'a>>) -> SideView<'a> {
+    let labelled = |s: Side| s == side || (side == Side::Now && s == Side::Open);
+    let mut probes: Vec<_> = evidence.probes.iter().filter(|item| labelled(item.side)).collect();
+    // Without labels the last probe is now and the ones before it are before.
+    if probes.is_empty() && side == Side::Before {
+        let open: Vec<_> = evidence.probes.iter().filter(|item| item.side == Side::Open).collect();
+        probes = open.split_last().map_or_else(Vec::new, |(_, rest)| rest.to_vec());
+    }
+    let gpu = evidence.gpus.iter().rfind(|item| labelled(item.side)).map(|item| (item.source.as_str(), &item.what));
+    let windows = run.map(|(_, run)| users_windows(run, &probes)).unwrap_or_default();
+    SideView {
+        in_force,
+        run,
+        windows,
+        probes,
+        tables: evidence.tables.iter().filter(|item| labelled(item.side)).collect(),
+        gpu,
+        facts: Facts::default(),
+    }
+}
+
+/// Windows without those that a probe made: close to its time and with its concurrency. When nothing else is left, the
+/// probe's own windows are what the log has.
+fn users_windows<'a>(run: &'a Run, probes: &[&Item<crate::collect::probe::Probe>]) -> Vec<&'a Window> {
+    let made_by_probe = |window: &Window| {
+        probes.iter().any(|probe| {
+            let probe = &probe.what;
+            let (Some(t), Some(taken), Some(concurrency)) = (window.t, probe.taken_at, probe.workload.concurrency) else { return false };
+            let total: f64 = probe.requests.iter().map(|request| request.e2e_s).sum();
+            let reach = total / concurrency.max(1.0) + 60.0;
+            // Some stamps have no year: both are compared by their place in it.
+            let of_year = |s: f64| within_year(Time { s, clock: Clock::Date });
+            let near = (of_year(t) - of_year(taken)).abs() < reach;
+            near && f64::from(window.running) >= 0.75 * concurrency
+        })
+    };
+    let users: Vec<&Window> = run.working().filter(|window| !made_by_probe(window)).collect();
+    if users.len() >= 3 { users } else { run.working().collect() }
+}
+
+/// The run that speaks for a side: the last one with windows of the logs that its folder names; without such folders the
+/// last run of all is now, and the last different one before it is before.
+fn run_of(evidence: &Evidence, side: Side) -> Option<(&str, &Run)> {
+    let labelled: Vec<(&str, &Run)> =
+        Evidence::of(&evidence.logs, side).flat_map(|item| item.what.runs.iter().map(|run| (item.source.as_str(), run))).collect();
+    let last_with_windows = |runs: &[(&'_ str, &'_ Run)]| runs.iter().rposition(|(_, run)| !run.windows.is_empty());
+    if let Some(i) = last_with_windows(&labelled).or(labelled.len().checked_sub(1)) {
+        return Some(labelled[i]);
+    }
+    let mut open: Vec<(&str, &Run)> = Evidence::of(&evidence.logs, Side::Open)
+        .flat_map(|item| item.what.runs.iter().map(|run| (item.source.as_str(), run)))
+        .filter(|(_, run)| !run.windows.is_empty())
+        .collect();
+    open.sort_by(|a, b| {
+        let start = |run: &Run| run.span.map_or(f64::NEG_INFINITY, |(start, _)| start);
+        start(a.1).total_cmp(&start(b.1))
+    });
+    match side {
+        Side::Now => open.pop(),
+        Side::Before => {
+            let has_now = Evidence::of(&evidence.logs, Side::Now).next().is_some();
+            if !has_now {
+                open.pop();
+            }
+            open.pop()
+        }
+        _ => None,
+    }
+}
+
+/// What runs now: the most certain source of this side, filled up with what the run resolved.
+fn current_config<'a>(evidence: &'a Evidence, run: Option<(&'a str, &'a Run)>) -> Option<InForce<'a>> {
+    let rank = |found: &Found| (found.side != Side::Now, found.origin, std::cmp::Reverse(found.line.unwrap_or(0)));
+    let found = evidence
+        .configs
+        .iter()
+        .filter(|found| match found.side {
+            Side::Now => true,
+            Side::Open => found.origin.is_current(),
+            _ => false,
+        })
+        .filter(|found| found.origin != Origin::LogArgs || run.is_some_and(|(path, _)| path == found.path))
+        .min_by_key(|found| rank(found));
+    with_command(evidence, found, run)
+}
+
+/// A dump tells every value, a command line tells which of them somebody asked for: together they tell both.
+fn with_command<'a>(evidence: &'a Evidence, found: Option<&'a Found>, run: Option<(&'a str, &'a Run)>) -> Option<InForce<'a>> {
+    let mut chosen = in_force(found, run)?;
+    if let Some(dump) = found.filter(|found| found.config.whole) {
+        let command = evidence.configs.iter().find(|other| {
+            matches!(other.origin, Origin::Process | Origin::ProcessList) && other.side == dump.side && other.config.engine == dump.config.engine
+        });
+        if let Some(command) = command {
+            let mut config = command.config.clone();
+            config.fill(&chosen.config);
+            chosen = InForce { config, found: Some(command), same_process: false };
+        }
+    }
+    Some(chosen)
+}
+
+/// What ran before: what the earlier log or a launch record says, else the most certain trace that differs from now.
+fn earlier_config<'a>(evidence: &'a Evidence, run: Option<(&'a str, &'a Run)>, now: Option<&InForce<'a>>) -> Option<InForce<'a>> {
+    let is_now = |found: &Found| now.and_then(|now| now.found).is_some_and(|now| std::ptr::eq(now, found));
+    let candidates = || evidence.configs.iter().filter(|found| matches!(found.side, Side::Before | Side::Open) && !is_now(found));
+    let by_date = |found: &&Found| (found.time.map(|t| t as i64), found.line);
+    let strong = candidates()
+        .filter(|found| found.side == Side::Before && found.origin.is_current() || found.origin == Origin::LaunchRecord)
+        .filter(|found| found.origin != Origin::LogArgs || run.is_none_or(|(path, _)| path == found.path))
+        .min_by_key(|found| (found.side != Side::Before, found.origin, std::cmp::Reverse(by_date(found))));
+    if strong.is_some() || (now.is_none() && run.is_some()) {
+        return with_command(evidence, strong, run);
+    }
+    // A unit that differs from what runs while its backup does not was edited and not put in force yet.
+    let pending = |found: &Found| {
+        found.origin == Origin::Unit
+            && candidates().any(|other| other.origin == Origin::Backup && other.name == found.name && now.is_some_and(|now| other.config.differences(&now.config).is_empty()))
+    };
+    let differs = |found: &&Found, needs_effect: bool| {
+        now.is_none_or(|now| {
+            let engine = now.config.engine;
+            found.config.engine == engine
+                && found.config.differences(&now.config).iter().any(|d| !needs_effect || d.factor().is_some_and(|f| !mechanisms::moves(engine, f).is_empty()))
+        })
+    };
+    let weak = |needs_effect: bool| {
+        candidates()
+            .filter(|found| found.origin > Origin::LogArgs && !pending(found))
+            .filter(|found| differs(found, needs_effect))
+            .min_by_key(|found| (std::cmp::Reverse((found.origin.confidence() * 100.0) as i64), found.origin, std::cmp::Reverse(by_date(found))))
+    };
+    let weak = weak(true).or_else(|| weak(false));
+    in_force(weak, run)
+}
+
+fn in_force<'a>(found: Option<&'a Found>, run: Option<(&'a str, &'a Run)>) -> Option<InForce<'a>> {
+    let stated = run.and_then(|(_, run)| run.config());
+    let config = match (found, stated) {
+        (Some(found), Some(stated)) if stated.engine == found.config.engine => {
+            let mut config = found.config.clone();
+            if !stated.whole {
+                config.fill(&stated);
+            }
+            config.version = config.version.or(stated.version);
+            config
+        }
+        (Some(found), _) => found.config.clone(),
+        (None, Some(stated)) => stated,
+        (None, None) => return None,
+    };
+    Some(InForce { config, found, same_process: false })
+}
