@@ -8,5 +8,3 @@ pub use choose::{Case, InForce};
 pub use side::{Fact, Facts, SideView};
 
 pub(crate) use choose::case;
-/// peek
-pub fn peek(e: &crate::evidence::Evidence) -> Case<'_> { case(e) }

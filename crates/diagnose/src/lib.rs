@@ -7,11 +7,18 @@
 pub mod collect;
 pub mod commands;
 pub mod configs;
+pub mod effects;
 pub mod evidence;
 pub mod facts;
+pub mod finding;
 pub mod logs;
+pub mod losses;
 pub mod mechanisms;
 pub mod quantity;
+pub mod rank;
+pub mod render;
+pub mod report;
+pub mod rules;
 pub mod stats;
 pub mod text;
 

@@ -58,6 +58,8 @@ quantities! {
     SingleTokS = "decode_tok_s_single", [], "tok/s", "decode speed of one stream while no other runs";
     FixedProbeTokS = "fixed_probe_decode_tok_s", [], "tok/s", "decode speed of the same probe on both sides: what the server does with an unchanged workload";
     AcceptLenTraffic = "accept_len_traffic", [], "tokens", "accept length of the users' requests in the log, as against that of a probe";
+    TrafficTokS = "traffic_decode_tok_s", [], "tok/s", "decode speed of one stream of the users' requests, from the log: tokens/s ÷ running over believable windows";
+    LogTokS = "log_tok_s", [], "tok/s", "tokens per second of all streams over everything that the log covers, prefill and waiting included";
     CachedShare = "cached_share", ["prefix_hit_rate", "hit_rate"], "", "prompt tokens found in the prefix cache ÷ all prompt tokens";
     PrefillTokS = "prefill_tok_s", [], "tok/s", "prompt tokens computed per second by prefill batches that follow one another";
     PromptP50 = "prompt_tokens_p50", [], "tokens", "length of the prompts in the log, cached part included, the median";
@@ -94,7 +96,7 @@ impl Quantity {
         use Quantity as Q;
         match self {
             Q::DecodeTokS | Q::AcceptLen | Q::StepsPerS | Q::GenTokS | Q::AggregateTokS | Q::SingleTokS | Q::FixedProbeTokS | Q::AcceptLenTraffic => 1,
-            Q::CachedShare | Q::PrefillTokS | Q::LateTokS | Q::OutputTokS | Q::GraphShare => 1,
+            Q::TrafficTokS | Q::LogTokS | Q::CachedShare | Q::PrefillTokS | Q::LateTokS | Q::OutputTokS | Q::GraphShare => 1,
             Q::StepMs | Q::Queue | Q::TtftP50 | Q::TtftP95 | Q::E2eP50 | Q::PauseP50 | Q::PauseP90 | Q::Retracted | Q::TpotMs | Q::QueueTimeS => -1,
             _ => 0,
         }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use dialects::log::Clock;
 use dialects::{benchmark, info, metrics, redact};
 
 use super::client;
@@ -43,7 +44,8 @@ fn add_stated_configs(evidence: &mut Evidence) {
                 origin: Origin::LogArgs,
                 path: log.source.clone(),
                 line: Some(run.asked_line as u32).filter(|line| *line > 0),
-                time: run.span.map(|(start, _)| start),
+                // A stamp without a year is no date.
+                time: run.span.map(|(start, _)| start).filter(|_| run.clock == Some(Clock::Date)),
                 name: config.engine.name().to_owned(),
                 config,
                 command: None,
@@ -167,15 +169,5 @@ fn text(tree: &Tree, entry: &Entry, evidence: &mut Evidence) {
     } else if entry.name().contains("note") {
         let line = redact::line(&text.split_whitespace().collect::<Vec<_>>().join(" "), 400);
         evidence.notes.push(Item { side, source, what: line });
-    }
-}
-
-/// The side whose folder a path lies in, for messages.
-pub(crate) fn side_name(side: Side) -> &'static str {
-    match side {
-        Side::Before => "before",
-        Side::Now => "now",
-        Side::After => "after the fix",
-        Side::Open => "on the host",
     }
 }

@@ -2,7 +2,7 @@
 
 use dialects::log::rate::RateDef;
 use dialects::log::{Clock, Time, within_year};
-use dialects::{Config, Difference, Engine, Factor};
+use dialects::{Config, Difference, Engine, Factor, Value};
 
 use super::measure;
 use super::side::{Facts, SideView};
@@ -21,6 +21,8 @@ pub struct InForce<'a> {
     pub found: Option<&'a Found>,
     /// Whether it is taken over from the other side because the process is the same.
     pub same_process: bool,
+    /// Whether only single settings are known, so that an absent one says nothing.
+    pub fragment: bool,
 }
 
 impl InForce<'_> {
@@ -88,15 +90,24 @@ pub(crate) fn case(evidence: &Evidence) -> Case<'_> {
         measured(a).cmp(&measured(b)).then(a.what.time.partial_cmp(&b.what.time).unwrap_or(std::cmp::Ordering::Equal))
     });
     let mut now_config = current_config(evidence, now_run);
-    let continues = now_config.is_none() && now_run.is_some_and(|(_, run)| run.asked.is_none() && !run.ready);
     let before_config = earlier_config(evidence, before_run, now_config.as_ref());
-    if now_config.is_none() && (continues || now_run.is_none()) {
+    let goes_on = now_run.is_none_or(|(_, run)| {
+        run.asked.is_none() && !run.ready && before_config.as_ref().is_none_or(|before| !contradicts(&before.config, run))
+    });
+    if now_config.is_none() && goes_on {
         // The log goes on without a new start: what ran before still runs.
         now_config = before_config.clone().map(|in_force| InForce { same_process: true, ..in_force });
     }
+    let now_config = now_config.or_else(|| fragment(now_run));
     let same_process = now_config.as_ref().is_some_and(|c| c.same_process);
     let differences = match (&before_config, &now_config) {
-        (Some(before), Some(now)) if !same_process => before.config.differences(&now.config),
+        (Some(before), Some(now)) if !same_process => {
+            let mut differences = before.config.differences(&now.config);
+            if now.fragment {
+                differences.retain(|difference| difference.b.is_some() && now.config.settings.contains_key(&difference.key));
+            }
+            differences
+        }
         _ => Vec::new(),
     };
     let engine = now_config
@@ -200,8 +211,35 @@ fn current_config<'a>(evidence: &'a Evidence, run: Option<(&'a str, &'a Run)>) -
             _ => false,
         })
         .filter(|found| found.origin != Origin::LogArgs || run.is_some_and(|(path, _)| path == found.path))
+        // What lies on the disk is not what runs when the log says otherwise.
+        .filter(|found| found.side == Side::Now || run.is_none_or(|(_, run)| !contradicts(&found.config, run)))
         .min_by_key(|found| rank(found));
     with_command(evidence, found, run)
+}
+
+/// Whether a log shows that its server did not run with a configuration: another number of verified tokens, another
+/// context, a larger running limit.
+fn contradicts(config: &Config, run: &Run) -> bool {
+    let int = |factor| dialects::effective::get(config, factor).and_then(|value| value.as_f64());
+    let differ = |a: Option<f64>, b: Option<f64>| a.zip(b).is_some_and(|(a, b)| (a - b).abs() > 0.5);
+    let width = run.rate.map(|rate| f64::from(rate.draft_tokens)).or(run.sizes.verify_width);
+    let context = config.number(Factor::ModelMaxContext);
+    let limit = config.number(Factor::SchedMaxRunning);
+    differ(width, int(Factor::SpecDraftTokens))
+        || differ(run.sizes.context, context)
+        || run.sizes.max_running.zip(limit).is_some_and(|(ran, asked)| ran > asked + 0.5)
+}
+
+/// What the log alone tells of a configuration: the draft tokens behind its accept rates, and single stated settings.
+fn fragment<'a>(run: Option<(&'a str, &'a Run)>) -> Option<InForce<'a>> {
+    let (path, run) = run?;
+    let rate = run.rate?;
+    let mut config = run.stated.clone().unwrap_or_else(|| Config::new(Engine::Sglang));
+    config.state(Factor::SpecDraftTokens, Value::Int(i64::from(rate.draft_tokens)), path);
+    config.state(Factor::SpecNumSteps, Value::Int(i64::from(rate.draft_tokens) - 1), path);
+    config.state(Factor::SpecTopk, Value::Int(1), path);
+    config.state(Factor::SpecMethod, Value::from("mtp"), path);
+    Some(InForce { config, found: None, same_process: false, fragment: true })
 }
 
 /// A dump tells every value, a command line tells which of them somebody asked for: together they tell both.
@@ -214,7 +252,7 @@ fn with_command<'a>(evidence: &'a Evidence, found: Option<&'a Found>, run: Optio
         if let Some(command) = command {
             let mut config = command.config.clone();
             config.fill(&chosen.config);
-            chosen = InForce { config, found: Some(command), same_process: false };
+            chosen = InForce { config, found: Some(command), same_process: false, fragment: false };
         }
     }
     Some(chosen)
@@ -269,5 +307,5 @@ fn in_force<'a>(found: Option<&'a Found>, run: Option<(&'a str, &'a Run)>) -> Op
         (None, Some(stated)) => stated,
         (None, None) => return None,
     };
-    Some(InForce { config, found, same_process: false })
+    Some(InForce { config, found, same_process: false, fragment: false })
 }

@@ -9,7 +9,7 @@ use crate::collect::probe::{self, Request};
 use crate::evidence::{Evidence, Item, Side};
 use crate::logs::{Run, Window};
 use crate::quantity::Quantity as Q;
-use crate::stats::{self, Estimate};
+use crate::stats;
 
 /// Seconds after the first work in which a server counts as freshly started.
 const FIRST_MINUTES_S: f64 = 120.0;
@@ -110,6 +110,7 @@ fn log(view: &mut SideView<'_>) {
     facts.add(Q::StepMs, stats::quantile_estimate(&step_ms, 0.5), source);
     facts.add(Q::GenTokS, stats::median_estimate(believable.iter().map(|w| f64::from(w.tok_s))), source);
     let streams: Vec<f64> = believable.iter().filter_map(|w| w.stream_tok_s()).collect();
+    facts.add(Q::TrafficTokS, stats::mean_estimate(&streams), source);
     facts.add(Q::DecodeTokS, stats::mean_estimate(&streams), source);
     if facts.get(Q::Running).is_some_and(|running| running <= 1.5) {
         let single = facts.fact(Q::DecodeTokS).cloned();
@@ -119,7 +120,9 @@ fn log(view: &mut SideView<'_>) {
         facts.state(Q::FastModeMs, Some(modes.low), source);
         facts.state(Q::SlowModeMs, Some(modes.high), source);
     }
-    facts.add(Q::AggregateTokS, whole_log_tok_s(&windows).map(Estimate::exact), source);
+    let whole = whole_log_tok_s(&windows);
+    facts.state(Q::LogTokS, whole, source);
+    facts.state(Q::AggregateTokS, whole, source);
     drift(&windows, facts, source);
 
     let prompt_tokens = run.new_tokens + run.cached_tokens;

@@ -106,6 +106,7 @@ impl Builder {
             self.end_run();
         }
         let t = record.time.map(|Time { s, .. }| s);
+        self.run.clock = self.run.clock.or(record.time.map(|time| time.clock));
         widen(&mut self.run.span, t);
         self.run.replicas = self.run.replicas.max(record.replica.saturating_add(1));
         match record.event {

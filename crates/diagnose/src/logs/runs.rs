@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dialects::log::{Counts, WarningKind};
+use dialects::log::{Clock, Counts, WarningKind};
 use dialects::log::rate::Inferred;
 use dialects::{Config, Engine, Version};
 use serde::{Deserialize, Serialize};
@@ -153,6 +153,8 @@ pub struct Run {
     pub errors: u64,
     /// Preemptions that interval lines count.
     pub preemptions: u64,
+    /// What the time stamps count from.
+    pub clock: Option<Clock>,
     /// First and last time stamp.
     pub span: Option<(f64, f64)>,
     /// First and last time stamp of lines about work: prefill, decode, intervals.
