@@ -4,7 +4,9 @@ pub mod client;
 mod folder;
 pub mod gpu;
 mod gpu_tables;
+mod host;
 pub mod launch;
 pub mod probe;
 
-pub use folder::from_folder;
+pub use folder::{add_text, from_folder};
+pub use host::{add_log, from_host};

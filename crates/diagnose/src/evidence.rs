@@ -101,6 +101,24 @@ impl Evidence {
         if evidence.schema == SCHEMA { Ok(evidence) } else { Err(crate::Error::Evidence(format!("schema is {:?}, not {SCHEMA:?}", evidence.schema))) }
     }
 
+    /// Adds everything of another collection.
+    pub fn merge(&mut self, other: Evidence) {
+        self.complaint = self.complaint.take().or(other.complaint);
+        self.notes.extend(other.notes);
+        self.logs.extend(other.logs);
+        self.probes.extend(other.probes);
+        self.tables.extend(other.tables);
+        self.scrapes.extend(other.scrapes);
+        self.infos.extend(other.infos);
+        self.gpus.extend(other.gpus);
+        self.configs.extend(other.configs);
+        self.edits.extend(other.edits);
+        self.launches.extend(other.launches);
+        self.client_logs.extend(other.client_logs);
+        self.client_changes.extend(other.client_changes);
+        self.gaps.extend(other.gaps);
+    }
+
     /// The pieces of one kind that speak for a side.
     pub fn of<T>(items: &[Item<T>], side: Side) -> impl Iterator<Item = &Item<T>> {
         items.iter().filter(move |item| item.side == side)

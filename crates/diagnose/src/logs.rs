@@ -9,5 +9,5 @@ mod window;
 pub use reader::{LogReader, read_file, read_text};
 pub use runs::{LogSummary, Run, Sizes, WarningSeen};
 pub use store::Thinned;
-pub use table::{render_json, render_text};
+pub use table::{Shown, render_json, render_text};
 pub use window::{Validity, Window};

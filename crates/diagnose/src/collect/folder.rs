@@ -33,17 +33,40 @@ pub fn from_folder(root: &Path) -> Result<Evidence, Error> {
 
 /// Log headers and information endpoints are configurations too.
 fn add_stated_configs(evidence: &mut Evidence) {
+    add_log_configs(evidence);
+    evidence.configs.extend(evidence.infos.iter().map(stated).collect::<Vec<_>>());
+}
+
+fn stated(item: &Item<info::Info>) -> Found {
+    Found {
+        side: item.side,
+        origin: Origin::ServerInfo,
+        path: item.source.clone(),
+        line: None,
+        time: None,
+        name: item.what.config.engine.name().to_owned(),
+        config: item.what.config.clone(),
+        command: None,
+    }
+}
+
+/// Adds the configurations in the headers of logs that were not looked at yet.
+pub(super) fn add_log_configs(evidence: &mut Evidence) {
     let mut found = Vec::new();
     for log in &evidence.logs {
+        let known = |line: u32| evidence.configs.iter().any(|f| f.origin == Origin::LogArgs && f.path == log.source && f.line == Some(line));
         for run in &log.what.runs {
-            let Some(config) = run.asked.clone().or_else(|| run.resolved.clone()) else { continue };
-            let mut config = config;
+            let Some(mut config) = run.asked.clone().or_else(|| run.resolved.clone()) else { continue };
             config.version = run.version.clone().or(config.version);
+            let line = run.asked_line.max(1) as u32;
+            if known(line) {
+                continue;
+            }
             found.push(Found {
                 side: log.side,
                 origin: Origin::LogArgs,
                 path: log.source.clone(),
-                line: Some(run.asked_line as u32).filter(|line| *line > 0),
+                line: Some(line),
                 // A stamp without a year is no date.
                 time: run.span.map(|(start, _)| start).filter(|_| run.clock == Some(Clock::Date)),
                 name: config.engine.name().to_owned(),
@@ -52,19 +75,33 @@ fn add_stated_configs(evidence: &mut Evidence) {
             });
         }
     }
-    for item in &evidence.infos {
-        found.push(Found {
-            side: item.side,
-            origin: Origin::ServerInfo,
-            path: item.source.clone(),
-            line: None,
-            time: None,
-            name: item.what.config.engine.name().to_owned(),
-            config: item.what.config.clone(),
-            command: None,
-        });
-    }
     evidence.configs.extend(found);
+}
+
+/// Adds one piece of text that somebody else collected: a probe, metrics, an answer of an information endpoint, a look at
+/// the devices, a benchmark's table. It is recognised by its form; false when it is none of these.
+pub fn add_text(evidence: &mut Evidence, side: Side, source: &str, text: &str) -> bool {
+    let source = source.to_owned();
+    if let Some(what) = probe::parse(text) {
+        evidence.probes.push(Item { side, source, what });
+    } else if let Some(what) = info::parse(text) {
+        let item = Item { side, source, what };
+        evidence.configs.push(stated(&item));
+        evidence.infos.push(item);
+    } else if let Some(what) = GpuSnapshot::parse(text) {
+        evidence.gpus.push(Item { side, source, what });
+    } else {
+        let scrape = metrics::parse(text);
+        let tables = benchmark::parse(text);
+        if scrape.values.is_empty() && tables.is_empty() {
+            return false;
+        }
+        if !scrape.values.is_empty() {
+            evidence.scrapes.push(Item { side, source: source.clone(), what: scrape });
+        }
+        evidence.tables.extend(tables.into_iter().map(|what| Item { side, source: source.clone(), what }));
+    }
+    true
 }
 
 fn collect(tree: &Tree, entry: &Entry, evidence: &mut Evidence) {

@@ -73,10 +73,9 @@ fn start(message: &[u8]) -> Option<Start> {
 fn arguments(rest: &[u8]) -> Option<Start> {
     let text = String::from_utf8_lossy(rest);
     let serde_json::Value::Object(dump) = pyrepr::parse(&text)? else { return None };
-    let engine = match dump.get("engine").and_then(|e| e.as_str()) {
-        Some("outrider") => Engine::Outrider,
-        _ => Engine::Sglang,
-    };
+    // Outrider writes the same line; it names its threads and knows no parallel ranks.
+    let is_outrider = dump.contains_key("threads") && !dump.contains_key("tp_size");
+    let engine = if is_outrider { Engine::Outrider } else { Engine::Sglang };
     let mut config = Config::new(engine);
     config.set_dump(&dump);
     config.whole = true;

@@ -1,0 +1,65 @@
+//! Collects from the running host: configurations, devices, and the logs that the caller names. Nothing is changed.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::gpu::GpuSnapshot;
+use super::{folder, launch};
+use crate::Error;
+use crate::configs::{self, Tree};
+use crate::evidence::{Evidence, Item, Side};
+use crate::logs;
+
+/// Reads what the host remembers.
+pub fn from_host() -> Evidence {
+    let mut evidence = Evidence::new();
+    let dug = configs::dig(&Tree::host());
+    evidence.configs.extend(dug.found);
+    evidence.edits = dug.edits;
+    evidence.gaps.extend(dug.gaps);
+    devices(&mut evidence);
+    for ledger in ledgers() {
+        let Ok(text) = std::fs::read_to_string(&ledger) else { continue };
+        let path = ledger.display().to_string();
+        for (found, what) in launch::parse(&text, &path, Side::Open) {
+            evidence.configs.push(found);
+            evidence.launches.push(Item { side: Side::Open, source: path.clone(), what });
+        }
+    }
+    evidence
+}
+
+/// Adds a log to evidence, as one of now.
+///
+/// # Errors
+/// When the log cannot be read.
+pub fn add_log(evidence: &mut Evidence, path: &Path) -> Result<(), Error> {
+    let source = path.display().to_string();
+    let what = logs::read_file(path).map_err(|error| Error::io(source.clone(), error))?;
+    evidence.logs.push(Item { side: Side::Now, source, what });
+    folder::add_log_configs(evidence);
+    Ok(())
+}
+
+/// Where `outrider serve` keeps its launch records.
+fn ledgers() -> Vec<PathBuf> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).or_else(|| home.map(|home| home.join(".local/state")));
+    let Some(folder) = state.map(|state| state.join("outrider")) else { return Vec::new() };
+    let listed = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut files: Vec<PathBuf> = listed.filter(|path| path.extension().is_some_and(|ext| ext == "jsonl" || ext == "json")).collect();
+    files.sort();
+    files
+}
+
+fn devices(evidence: &mut Evidence) {
+    let query = ["-q", "-d", "CLOCK,TEMPERATURE,POWER,PERFORMANCE,UTILIZATION,MEMORY,PIDS"];
+    match Command::new("nvidia-smi").args(query).stdin(std::process::Stdio::null()).output() {
+        Ok(output) => {
+            if let Some(what) = GpuSnapshot::parse(&String::from_utf8_lossy(&output.stdout)) {
+                evidence.gpus.push(Item { side: Side::Now, source: "nvidia-smi -q".to_owned(), what });
+            }
+        }
+        Err(error) => evidence.gaps.push(format!("nvidia-smi: {}", error.kind())),
+    }
+}
