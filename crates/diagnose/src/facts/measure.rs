@@ -1,7 +1,7 @@
 //! Fills the facts of a side, the best source of each quantity first.
 
 use dialects::metrics::Metric;
-use dialects::{Engine, Factor};
+use dialects::{Engine, Factor, effective};
 
 use super::side::SideView;
 use crate::collect::launch::Launch;
@@ -95,6 +95,11 @@ fn log(view: &mut SideView<'_>) {
     let each = |pick: fn(&Window) -> Option<f32>| -> Vec<f64> { windows.iter().filter_map(|w| pick(w)).map(f64::from).collect() };
 
     facts.add(Q::AcceptLen, stats::mean_estimate(&each(|w| w.accept_len)), source);
+    // A server that does not draft commits one token per step, and its log says nothing about it.
+    let steps = view.in_force.as_ref().and_then(|c| effective::get(&c.config, Factor::SpecNumSteps));
+    if !windows.is_empty() && steps.and_then(|v| v.as_i64()) == Some(0) {
+        facts.state(Q::AcceptLen, Some(1.0), source);
+    }
     facts.add(Q::Running, stats::median_estimate(each(|w| Some(w.running))), source);
     facts.add(Q::Queue, stats::median_estimate(each(|w| w.queue)), source);
     facts.add(Q::KvUsage, stats::median_estimate(each(|w| w.kv_usage)), source);

@@ -193,7 +193,11 @@ pub(super) fn version(view: View<'_>) -> Outcome {
         finding.evidence.push(format!("{} ({}:{})", edit.text, edit.path, edit.line));
     }
     let (accept, steps) = view.parts().unwrap_or((0.0, 0.0));
-    let explained = super::speculation::changed(view) || case.differences.iter().filter_map(|d| d.factor()).any(|f| mechanisms::moves(case.engine, f).contains(&Component::StepRate));
+    let explained = super::speculation::changed(view) || case
+            .differences
+            .iter()
+            .filter_map(|d| d.factor())
+            .any(|f| f != Factor::EngineVersion && mechanisms::moves(case.engine, f).contains(&Component::StepRate));
     if steps > -0.05 && accept > -0.05 {
         finding.against.push("neither step rate nor acceptance fell".to_owned());
         finding.strength = 0.0;
