@@ -5,10 +5,11 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use dialects::{Config, find_commands, info};
+use dialects::unit::Unit;
+use dialects::{Config, compose, find_commands, info};
 
 use crate::collect;
-use crate::configs::{self, Tree};
+use crate::configs;
 use crate::evidence::{Evidence, Side};
 use crate::logs::{self, Shown};
 use crate::{Error, render, report};
@@ -49,7 +50,11 @@ pub fn logs(args: &LogsArgs, out: &mut dyn Write) -> Result<u8, Error> {
         if args.json {
             documents.push(logs::render_json(&path, &summary));
         } else {
-            write!(out, "{}", logs::render_text(&path, &summary, Shown { all: args.all, plot: args.plot }))?;
+            write!(
+                out,
+                "{}",
+                logs::render_text(&path, &summary, Shown { all: args.all, plot: args.plot })
+            )?;
         }
     }
     if args.json {
@@ -78,7 +83,9 @@ pub struct ConfigsArgs {
 pub fn configs(args: &ConfigsArgs, out: &mut dyn Write) -> Result<u8, Error> {
     let mut dug = dig(args.from_dir.as_deref())?;
     if let Some(days) = args.since_days {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0.0, |d| d.as_secs_f64());
         let oldest = now - f64::from(days) * 86_400.0;
         dug.found.retain(|found| found.time.is_none_or(|time| time >= oldest));
         dug.edits.retain(|edit| edit.time.is_none_or(|time| time >= oldest));
@@ -134,7 +141,8 @@ pub fn diff(args: &DiffArgs, out: &mut dyn Write) -> Result<u8, Error> {
 /// What a name on the command line means: a number of the list, a file of any kind that holds a configuration, or a
 /// command line.
 fn config_named(name: &str, from_dir: Option<&Path>) -> Result<(String, Config), Error> {
-    let nothing = || Error::Unknown(format!("{}: no configuration", dialects::redact::line(name, 80)));
+    let nothing =
+        || Error::Unknown(format!("{}: no configuration", dialects::redact::line(name, 80)));
     if let Some(number) = name.strip_prefix('#').and_then(|n| n.parse::<usize>().ok()) {
         let dug = dig(from_dir)?;
         let found = number.checked_sub(1).and_then(|i| dug.found.get(i)).ok_or_else(nothing)?;
@@ -146,38 +154,41 @@ fn config_named(name: &str, from_dir: Option<&Path>) -> Result<(String, Config),
         return Ok(("command line".to_owned(), command.config));
     }
     let path = Path::new(name);
-    let folder = folder_of(path).ok_or_else(nothing)?;
-    let found = file_config(path, folder)?;
-    found.map(|config| (name.to_owned(), config)).ok_or_else(nothing)
+    if !path.is_file() {
+        return Err(nothing());
+    }
+    // A file that the archaeology knows is read with its drop-ins and environment files.
+    let root = from_dir.unwrap_or(Path::new("/"));
+    if let Some(inside) = path.strip_prefix(root).ok().and_then(Path::to_str)
+        && let Some(found) = dig(from_dir)?.found.into_iter().find(|found| found.path == inside)
+    {
+        return Ok((name.to_owned(), found.config));
+    }
+    file_config(path)?.map(|config| (name.to_owned(), config)).ok_or_else(nothing)
 }
 
-/// The folder of a file that exists.
-fn folder_of(path: &Path) -> Option<&Path> {
-    path.is_file().then(|| path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))
-}
-
-/// The configuration in a file: whatever its folder's archaeology finds there, else what its text holds.
-fn file_config(path: &Path, folder: &Path) -> Result<Option<Config>, Error> {
+/// The configuration in a file that stands alone.
+fn file_config(path: &Path) -> Result<Option<Config>, Error> {
     let shown = path.display().to_string();
-    let text = std::fs::read(path).map_err(|error| Error::io(shown.clone(), error))?;
-    let text = String::from_utf8_lossy(&text).into_owned();
+    let bytes = std::fs::read(path).map_err(|error| Error::io(shown.clone(), error))?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
     if let Some(info) = info::parse(&text) {
         return Ok(Some(info.config));
     }
-    if let Some((found, _)) = collect::launch::parse(&text, &shown, Side::Open).into_iter().next_back() {
+    if let Some((found, _)) =
+        collect::launch::parse(&text, &shown, Side::Open).into_iter().next_back()
+    {
         return Ok(Some(found.config));
     }
     if let Some(config) = logs::read_text(&text).runs.iter().rev().find_map(logs::Run::config) {
         return Ok(Some(config));
     }
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let tree = Tree::open(folder).map_err(|error| Error::io(folder.display().to_string(), error))?;
-    let dug = configs::dig(&tree);
-    if let Some(found) = dug.found.into_iter().find(|found| found.path == name) {
-        return Ok(Some(found.config));
-    }
-    let words = text.replace('\0', " ");
-    Ok(find_commands(&words, &|_| None).into_iter().next().map(|command| command.config))
+    let mut unit = Unit::default();
+    unit.apply(&text);
+    let in_unit = unit.commands(&[], "").into_iter().map(|(_, command)| command);
+    let in_yaml = compose::from_yaml(&text).into_iter().map(|service| service.command);
+    let in_text = find_commands(&text.replace('\0', " "), &|_| None);
+    Ok(in_unit.chain(in_yaml).chain(in_text).next().map(|command| command.config))
 }
 
 /// Arguments of `outrider diagnose`.
@@ -231,7 +242,8 @@ pub fn diagnose(args: &DiagnoseArgs, out: &mut dyn Write) -> Result<u8, Error> {
 fn gather(args: &DiagnoseArgs) -> Result<Evidence, Error> {
     let mut evidence = match (&args.evidence, &args.from_dir) {
         (Some(path), _) => {
-            let text = std::fs::read_to_string(path).map_err(|error| Error::io(path.display().to_string(), error))?;
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| Error::io(path.display().to_string(), error))?;
             Evidence::from_json(&text)?
         }
         (None, Some(folder)) => collect::from_folder(folder)?,

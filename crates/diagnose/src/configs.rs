@@ -93,7 +93,14 @@ impl Origin {
     pub fn is_current(self) -> bool {
         matches!(
             self,
-            Origin::ServerInfo | Origin::LogArgs | Origin::Process | Origin::ProcessList | Origin::Unit | Origin::Container | Origin::Compose | Origin::Script
+            Origin::ServerInfo
+                | Origin::LogArgs
+                | Origin::Process
+                | Origin::ProcessList
+                | Origin::Unit
+                | Origin::Container
+                | Origin::Compose
+                | Origin::Script
         )
     }
 }
@@ -154,7 +161,12 @@ pub fn dig(tree: &Tree) -> Dug {
         }
     }
     dug.gaps.extend(tree.gaps());
-    dug.found.sort_by(|a, b| a.origin.cmp(&b.origin).then(b.time.partial_cmp(&a.time).unwrap_or(std::cmp::Ordering::Equal)).then(a.path.cmp(&b.path)));
+    dug.found.sort_by(|a, b| {
+        a.origin
+            .cmp(&b.origin)
+            .then(b.time.partial_cmp(&a.time).unwrap_or(std::cmp::Ordering::Equal))
+            .then(a.path.cmp(&b.path))
+    });
     dug
 }
 
@@ -163,7 +175,8 @@ pub(crate) fn date_in_name(path: &str) -> Option<f64> {
     let name = path.rsplit('/').next()?;
     let bytes = name.as_bytes();
     for start in 0..bytes.len().saturating_sub(7) {
-        let digits: String = name.get(start..)?.chars().take(10).filter(|c| c.is_ascii_digit()).collect();
+        let digits: String =
+            name.get(start..)?.chars().take(10).filter(|c| c.is_ascii_digit()).collect();
         let dashed = bytes.get(start + 4) == Some(&b'-') && bytes.get(start + 7) == Some(&b'-');
         let plain = bytes[start..start + 8].iter().all(u8::is_ascii_digit);
         let free = start == 0 || !bytes[start - 1].is_ascii_digit();
@@ -183,8 +196,14 @@ mod tests {
 
     #[test]
     fn dates_in_names() {
-        assert_eq!(date_in_name("a/sglang.service.bak-20261009"), dialects::log::parse_iso("2026-10-09 00:00:00"));
-        assert_eq!(date_in_name("launch-records/2026-11-02T0915.json"), dialects::log::parse_iso("2026-11-02 00:00:00"));
+        assert_eq!(
+            date_in_name("a/sglang.service.bak-20261009"),
+            dialects::log::parse_iso("2026-10-09 00:00:00")
+        );
+        assert_eq!(
+            date_in_name("launch-records/2026-11-02T0915.json"),
+            dialects::log::parse_iso("2026-11-02 00:00:00")
+        );
         assert_eq!(date_in_name("x/sglang.service~"), None);
         assert_eq!(date_in_name("12345678901234567"), None);
     }

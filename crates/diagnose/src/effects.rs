@@ -54,12 +54,19 @@ pub fn at_depth(accept_len: Estimate, steps_per_s: f64, now: u64, wanted: u64) -
     let error = (length_error.powi(2) + cost_error.powi(2)).sqrt();
     let around = |x: f64, error: f64| Range { lo: x * (-error).exp(), hi: x * error.exp() };
     let rate = steps_per_s / cost;
-    Some(AtDepth { accept_len: around(middle, length_error), steps_per_s: around(rate, cost_error), tok_s: around(middle * rate, error) })
+    Some(AtDepth {
+        accept_len: around(middle, length_error),
+        steps_per_s: around(rate, cost_error),
+        tok_s: around(middle * rate, error),
+    })
 }
 
 /// The acceptance of the first position that gives an accept length at a depth, between the two extremes of the model.
 fn first_position(accept_len: f64, depth: u64) -> Option<f64> {
-    let model = |first: f64| (accept_length(first, 1e9, WORST_DECAY, depth) + accept_length(first, 2.0, 1.0, depth)) / 2.0;
+    let model = |first: f64| {
+        (accept_length(first, 1e9, WORST_DECAY, depth) + accept_length(first, 2.0, 1.0, depth))
+            / 2.0
+    };
     let (mut low, mut high) = (0.0, 1.0);
     if accept_len > model(1.0) + 0.05 {
         return None; // more tokens than such a depth can commit: the depth is not what it seems

@@ -97,8 +97,13 @@ impl Evidence {
     /// # Errors
     /// When the text is not saved evidence of this version.
     pub fn from_json(text: &str) -> Result<Evidence, crate::Error> {
-        let evidence: Evidence = serde_json::from_str(text).map_err(|error| crate::Error::Evidence(error.to_string()))?;
-        if evidence.schema == SCHEMA { Ok(evidence) } else { Err(crate::Error::Evidence(format!("schema is {:?}, not {SCHEMA:?}", evidence.schema))) }
+        let evidence: Evidence = serde_json::from_str(text)
+            .map_err(|error| crate::Error::Evidence(error.to_string()))?;
+        if evidence.schema == SCHEMA {
+            Ok(evidence)
+        } else {
+            Err(crate::Error::Evidence(format!("schema is {:?}, not {SCHEMA:?}", evidence.schema)))
+        }
     }
 
     /// Adds everything of another collection.

@@ -95,14 +95,21 @@ pub struct Fix {
 impl Fix {
     /// The flags as they stand on a command line.
     pub fn command_line(&self) -> String {
-        let mut parts: Vec<String> = self.set.iter().map(|(flag, value)| format!("{flag} {value}")).collect();
+        let mut parts: Vec<String> =
+            self.set.iter().map(|(flag, value)| format!("{flag} {value}")).collect();
         parts.extend(self.unset.iter().map(|flag| format!("(without {flag})")));
         parts.join(" ")
     }
 
     /// The form of the JSON report.
     pub fn json(&self) -> Json {
-        let object = |pairs: &[(String, String)]| -> Json { pairs.iter().map(|(flag, value)| (flag.clone(), json!(value))).collect::<serde_json::Map<_, _>>().into() };
+        let object = |pairs: &[(String, String)]| -> Json {
+            pairs
+                .iter()
+                .map(|(flag, value)| (flag.clone(), json!(value)))
+                .collect::<serde_json::Map<_, _>>()
+                .into()
+        };
         json!({
             "set": object(&self.set),
             "unset": self.unset,

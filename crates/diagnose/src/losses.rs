@@ -128,7 +128,15 @@ impl Losses {
         !self.losses.is_empty() || !self.equal.is_empty()
     }
 
-    fn take(&mut self, felt: Felt, before: f64, now: f64, more_is_better: bool, least: f64, certain: bool) {
+    fn take(
+        &mut self,
+        felt: Felt,
+        before: f64,
+        now: f64,
+        more_is_better: bool,
+        least: f64,
+        certain: bool,
+    ) {
         if before <= 0.0 || now <= 0.0 {
             return;
         }
@@ -147,7 +155,8 @@ pub fn compare(case: &Case<'_>) -> Losses {
     let (before, now) = (&case.before, &case.now);
     stream(case, &mut out);
     aggregate(case, &mut out);
-    if case.fixed_probe || case.launch.is_none() {
+    let same_tool = !before.tables.is_empty() && !now.tables.is_empty();
+    if case.fixed_probe || same_tool {
         if let Some((b, n)) = both(before, now, Q::TtftP50) {
             out.take(Felt::FirstToken, b, n, false, LEAST_WAIT, n - b > 0.05);
         }
@@ -155,10 +164,20 @@ pub fn compare(case: &Case<'_>) -> Losses {
             out.take(Felt::Pauses, b, n, false, LEAST_WAIT, n - b > 0.2);
         }
     }
-    if let (Some(first), Some(late)) = (now.facts.fact(Q::FirstMinutes), now.facts.fact(Q::LateTokS)) {
-        let steady_running = now.get(Q::AcceptLen).is_some() || now.get(Q::Running).is_some_and(|r| r <= 1.5);
+    if let (Some(first), Some(late)) =
+        (now.facts.fact(Q::FirstMinutes), now.facts.fact(Q::LateTokS))
+    {
+        let steady_running =
+            now.get(Q::AcceptLen).is_some() || now.get(Q::Running).is_some_and(|r| r <= 1.5);
         let apart = late.estimate.hi < first.estimate.lo;
-        out.take(Felt::Drift, first.estimate.value, late.estimate.value, true, 2.0 * LEAST_TOK_S, apart && steady_running);
+        out.take(
+            Felt::Drift,
+            first.estimate.value,
+            late.estimate.value,
+            true,
+            2.0 * LEAST_TOK_S,
+            apart && steady_running,
+        );
     }
     if let Some((b, n)) = client_tok_s(case) {
         out.take(Felt::Client, b, n, true, LEAST_TOK_S, true);
@@ -175,9 +194,13 @@ fn both(before: &SideView<'_>, now: &SideView<'_>, quantity: Q) -> Option<(f64, 
 fn stream(case: &Case<'_>, out: &mut Losses) {
     let (before, now) = (&case.before, &case.now);
     if case.fixed_probe {
-        let speeds = |side: &SideView<'_>| probe::decode_speeds(&probe::pooled(side.probes.iter().map(|item| &item.what)));
+        let speeds = |side: &SideView<'_>| {
+            probe::decode_speeds(&probe::pooled(side.probes.iter().map(|item| &item.what)))
+        };
         let (a, b) = (speeds(before), speeds(now));
-        if let (Some(p_value), Some(ratio)) = (stats::mann_whitney(&a, &b), stats::median_ratio(&a, &b)) {
+        if let (Some(p_value), Some(ratio)) =
+            (stats::mann_whitney(&a, &b), stats::median_ratio(&a, &b))
+        {
             let test = Test {
                 n_before: a.len(),
                 n_now: b.len(),
@@ -199,8 +222,15 @@ fn stream(case: &Case<'_>, out: &mut Losses) {
         }
         return;
     }
-    let like = |side: &SideView<'_>| side.probes.is_empty() && side.tables.is_empty();
-    let quantity = if like(before) != like(now) && both(before, now, Q::TrafficTokS).is_some() { Q::TrafficTokS } else { Q::DecodeTokS };
+    let quantity = match (before.probes.first(), now.probes.first()) {
+        // The same prompts under as much load, sampled in another way: what differs is the workload, and it counts.
+        (Some(b), Some(n)) if b.what.workload.same_prompts(&n.what.workload) => Q::DecodeTokS,
+        (Some(_), Some(_)) => Q::TrafficTokS,
+        (None, None) => Q::DecodeTokS,
+        // A probe on one side only: the logs of both sides are alike where both have one.
+        _ if both(before, now, Q::TrafficTokS).is_some() => Q::TrafficTokS,
+        _ => Q::DecodeTokS,
+    };
     if let Some((b, n)) = both(before, now, quantity) {
         out.take(Felt::Stream, b, n, true, LEAST_TOK_S, apart(before, now, quantity));
     }
@@ -218,7 +248,8 @@ fn apart(before: &SideView<'_>, now: &SideView<'_>, quantity: Q) -> bool {
 fn detectable(a: &[f64], b: &[f64]) -> f64 {
     let spread = |x: &[f64]| {
         let mean = stats::mean(x).unwrap_or(f64::NAN);
-        let variance = x.iter().map(|v| (v / mean - 1.0).powi(2)).sum::<f64>() / (x.len() as f64 - 1.0).max(1.0);
+        let variance = x.iter().map(|v| (v / mean - 1.0).powi(2)).sum::<f64>()
+            / (x.len() as f64 - 1.0).max(1.0);
         variance / x.len() as f64
     };
     (1.96 + 1.28) * (spread(a) + spread(b)).sqrt()
@@ -230,15 +261,22 @@ fn aggregate(case: &Case<'_>, out: &mut Losses) {
     let now_concurrency = now.probes.first().and_then(|item| item.what.workload.concurrency);
     let launch_concurrency = case.launch.and_then(|launch| launch.what.concurrency);
     let same_load = case.fixed_probe && now_concurrency.is_some()
-        || before.probes.is_empty() && launch_concurrency.is_some() && launch_concurrency == now_concurrency;
+        || before.probes.is_empty()
+            && launch_concurrency.is_some()
+            && launch_concurrency == now_concurrency;
     if same_load && let Some((b, n)) = both(before, now, Q::AggregateTokS) {
         return out.take(Felt::Aggregate, b, n, true, LEAST_TOK_S, true);
     }
-    let demand = |side: &SideView<'_>| Some(side.get(Q::Running)? + side.get(Q::Queue).unwrap_or(0.0));
+    let demand =
+        |side: &SideView<'_>| Some(side.get(Q::Running)? + side.get(Q::Queue).unwrap_or(0.0));
     let (Some(b_demand), Some(n_demand)) = (demand(before), demand(now)) else { return };
     // Fewer requests deliver less; that is no loss unless some of them wait.
-    let comparable = n_demand >= 0.8 * b_demand || now.get(Q::Queue).is_some_and(|queue| queue >= 1.0);
-    if comparable && n_demand > 1.5 && let Some((b, n)) = both(before, now, Q::LogTokS) {
+    let comparable =
+        n_demand >= 0.8 * b_demand || now.get(Q::Queue).is_some_and(|queue| queue >= 1.0);
+    if comparable
+        && n_demand > 1.5
+        && let Some((b, n)) = both(before, now, Q::LogTokS)
+    {
         out.take(Felt::Aggregate, b, n, true, LEAST_TOK_S, true);
     }
 }

@@ -95,9 +95,31 @@ impl Quantity {
     pub fn sense(self) -> i8 {
         use Quantity as Q;
         match self {
-            Q::DecodeTokS | Q::AcceptLen | Q::StepsPerS | Q::GenTokS | Q::AggregateTokS | Q::SingleTokS | Q::FixedProbeTokS | Q::AcceptLenTraffic => 1,
-            Q::TrafficTokS | Q::LogTokS | Q::CachedShare | Q::PrefillTokS | Q::LateTokS | Q::OutputTokS | Q::GraphShare => 1,
-            Q::StepMs | Q::Queue | Q::TtftP50 | Q::TtftP95 | Q::E2eP50 | Q::PauseP50 | Q::PauseP90 | Q::Retracted | Q::TpotMs | Q::QueueTimeS => -1,
+            Q::DecodeTokS
+            | Q::AcceptLen
+            | Q::StepsPerS
+            | Q::GenTokS
+            | Q::AggregateTokS
+            | Q::SingleTokS
+            | Q::FixedProbeTokS
+            | Q::AcceptLenTraffic => 1,
+            Q::TrafficTokS
+            | Q::LogTokS
+            | Q::CachedShare
+            | Q::PrefillTokS
+            | Q::LateTokS
+            | Q::OutputTokS
+            | Q::GraphShare => 1,
+            Q::StepMs
+            | Q::Queue
+            | Q::TtftP50
+            | Q::TtftP95
+            | Q::E2eP50
+            | Q::PauseP50
+            | Q::PauseP90
+            | Q::Retracted
+            | Q::TpotMs
+            | Q::QueueTimeS => -1,
             _ => 0,
         }
     }

@@ -69,13 +69,18 @@ pub fn rank(case: &Case<'_>, losses: &Losses, outcomes: Vec<(&'static str, Outco
     // A stable sort: of equals the earlier rule stays first.
     found.sort_by(|a, b| b.0.total_cmp(&a.0));
     let nothing_lost = losses.compared() && losses.losses.is_empty();
-    let cause = found.first().filter(|(score, _)| *score >= LEAST_SCORE && !nothing_lost).map(|(_, finding)| finding.clone());
+    let cause = found
+        .first()
+        .filter(|(score, _)| *score >= LEAST_SCORE && !nothing_lost)
+        .map(|(_, finding)| finding.clone());
     let loss = cause.as_ref().and_then(|finding| main_loss(losses, finding));
 
     let mut left: BTreeMap<Felt, f64> = BTreeMap::new();
     let mut suspects: Vec<Suspect> = Vec::new();
     for (score, finding) in &found {
-        if cause.as_ref().is_some_and(|cause| cause.factor != finding.factor && cause.covers.contains(&finding.factor)) {
+        if cause.as_ref().is_some_and(|cause| {
+            cause.factor != finding.factor && cause.covers.contains(&finding.factor)
+        }) {
             continue;
         }
         if suspects.iter().any(|suspect| suspect.factor == Some(finding.factor)) {
@@ -96,7 +101,9 @@ pub fn rank(case: &Case<'_>, losses: &Losses, outcomes: Vec<(&'static str, Outco
             explained,
             score: if nothing_lost { 0.0 } else { *score },
             mechanism: finding.mechanism.clone(),
-            acts: *score >= LEAST_SCORE && !nothing_lost && explained.is_none_or(|share| share > 0.05),
+            acts: *score >= LEAST_SCORE
+                && !nothing_lost
+                && explained.is_none_or(|share| share > 0.05),
             evidence: finding.evidence.clone(),
             against: finding.against.clone(),
         });
@@ -130,14 +137,25 @@ fn main_loss(losses: &Losses, finding: &Finding) -> Option<Felt> {
 
 /// Differences that no rule blames: listed with the reason why not.
 fn decoys(case: &Case<'_>, cause: &Option<Finding>, above: &[Suspect]) -> Vec<Suspect> {
-    let covered = |factor: Factor| cause.as_ref().is_some_and(|cause| cause.covers.contains(&factor) || cause.factor == factor);
+    let covered = |factor: Factor| {
+        cause.as_ref().is_some_and(|cause| cause.covers.contains(&factor) || cause.factor == factor)
+    };
     let mut raw = 0;
     let mut out: Vec<Suspect> = Vec::new();
     for difference in &case.differences {
         let reason = match &difference.key {
             Key::Known(factor) => {
-                let hidden = matches!(factor, Factor::NetHost | Factor::NetPort | Factor::ModelServedName | Factor::EngineVersion);
-                if hidden || covered(*factor) || above.iter().any(|suspect| suspect.factor == Some(*factor)) {
+                let hidden = matches!(
+                    factor,
+                    Factor::NetHost
+                        | Factor::NetPort
+                        | Factor::ModelServedName
+                        | Factor::EngineVersion
+                );
+                if hidden
+                    || covered(*factor)
+                    || above.iter().any(|suspect| suspect.factor == Some(*factor))
+                {
                     continue;
                 }
                 reason_against(case, *factor)
@@ -152,7 +170,9 @@ fn decoys(case: &Case<'_>, cause: &Option<Finding>, above: &[Suspect]) -> Vec<Su
         };
         out.push(decoy(difference, reason));
     }
-    out.sort_by_key(|suspect| suspect.factor.is_none_or(|factor| mechanisms::moves(case.engine, factor).is_empty()));
+    out.sort_by_key(|suspect| {
+        suspect.factor.is_none_or(|factor| mechanisms::moves(case.engine, factor).is_empty())
+    });
     out
 }
 
@@ -175,16 +195,29 @@ fn decoy(difference: &Difference, reason: String) -> Suspect {
 fn reason_against(case: &Case<'_>, factor: Factor) -> String {
     let moves = mechanisms::moves(case.engine, factor);
     if moves.is_empty() {
-        return format!("no mechanism in {}: {}", case.engine, mechanisms::effect(case.engine, factor));
+        return format!(
+            "no mechanism in {}: {}",
+            case.engine,
+            mechanisms::effect(case.engine, factor)
+        );
     }
     let queue = case.now.get(Q::Queue).unwrap_or(0.0);
-    let only_load = moves.iter().all(|c| matches!(c, Component::Running | Component::FirstToken | Component::Pauses));
+    let only_load = moves
+        .iter()
+        .all(|c| matches!(c, Component::Running | Component::FirstToken | Component::Pauses));
     if only_load && queue < 0.5 {
-        let kv = case.now.get(Q::KvUsagePeak).map_or(String::new(), |kv| format!(", KV {} in use", text::percent(kv)));
+        let kv = case
+            .now
+            .get(Q::KvUsagePeak)
+            .map_or(String::new(), |kv| format!(", KV {} in use", text::percent(kv)));
         return format!("no mechanism at this load: nothing waits{kv}");
     }
     if moves.contains(&Component::StepRate) && !only_load {
-        let fell = case.before.get(Q::StepsPerS).zip(case.now.get(Q::StepsPerS)).is_some_and(|(b, n)| n < 0.95 * b);
+        let fell = case
+            .before
+            .get(Q::StepsPerS)
+            .zip(case.now.get(Q::StepsPerS))
+            .is_some_and(|(b, n)| n < 0.95 * b);
         if !fell {
             return "no mechanism seen: the step rate did not fall".to_owned();
         }

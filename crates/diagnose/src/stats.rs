@@ -179,8 +179,11 @@ pub fn two_modes(values: &[f64]) -> Option<Modes> {
         .min_by(|a, b| a.1.total_cmp(&b.1))?;
     let (low, high) = (group(0, cut).0, group(cut, n).0);
     let spread = (inside / n as f64).sqrt();
-    (high - low > 5.0 * spread && high > low * 1.05)
-        .then_some(Modes { low, high, low_share: cut as f64 / n as f64 })
+    (high - low > 5.0 * spread && high > low * 1.05).then_some(Modes {
+        low,
+        high,
+        low_share: cut as f64 / n as f64,
+    })
 }
 
 #[cfg(test)]
@@ -221,7 +224,8 @@ mod tests {
     fn two_modes_need_a_gap() {
         let even: Vec<f64> = (0..40).map(|i| 100.0 + f64::from(i)).collect();
         assert_eq!(two_modes(&even), None);
-        let split: Vec<f64> = (0..40).map(|i| if i % 4 == 0 { 50.0 } else { 100.0 } + f64::from(i % 3)).collect();
+        let split: Vec<f64> =
+            (0..40).map(|i| if i % 4 == 0 { 50.0 } else { 100.0 } + f64::from(i % 3)).collect();
         let modes = two_modes(&split).unwrap();
         assert!((modes.low - 51.0).abs() < 1.5 && (modes.low_share - 0.25).abs() < 0.01);
     }

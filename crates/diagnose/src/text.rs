@@ -18,7 +18,11 @@ pub fn number(x: f64) -> String {
         a if a >= 0.1 || a == 0.0 => format!("{x:.2}"),
         _ => format!("{x:.3}"),
     };
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
 }
 
 /// `242 028`: a large count in groups of three.
@@ -53,7 +57,13 @@ pub fn date(seconds: f64) -> String {
 /// Pads cells to the width of their column; the last column is left ragged. `right` marks columns of numbers.
 pub fn table(rows: &[Vec<String>], right: &[bool]) -> String {
     let n = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+            .unwrap_or(0)
+    };
     let widths: Vec<usize> = (0..n).map(width).collect();
     let mut out = String::new();
     for row in rows {
@@ -110,7 +120,16 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        for (x, text) in [(42.06, "42.1"), (3.009, "3.01"), (22.0, "22"), (743_739.0, "743 739"), (0.004, "0.004"), (1968.4, "1968"), (0.0, "0"), (-0.5, "-0.5")] {
+        for (x, text) in [
+            (42.06, "42.1"),
+            (3.009, "3.01"),
+            (22.0, "22"),
+            (743_739.0, "743 739"),
+            (0.004, "0.004"),
+            (1968.4, "1968"),
+            (0.0, "0"),
+            (-0.5, "-0.5"),
+        ] {
             assert_eq!(number(x), text);
         }
         assert_eq!(change(66.0, 42.0), "-36 %");

@@ -216,8 +216,26 @@ fn read(words: &[String], start: Start, environment: &[(String, String)]) -> Opt
     for (name, value) in environment {
         config.set_variable(name, value);
     }
-    let line = words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+    let line = shown(words);
     Some(Command { config, line: redact::line(&line, 4000), config_file })
+}
+
+/// The command on one line. Each word is judged as the value of the flag before it, so that a key without a telling
+/// shape does not slip through.
+fn shown(words: &[String]) -> String {
+    let mut parts = Vec::with_capacity(words.len());
+    let mut flag = "";
+    for word in words {
+        let part = match word.split_once('=') {
+            Some((name, value)) if is_flag(name) || is_assignment(word) => {
+                format!("{name}={}", redact::value(name, value))
+            }
+            _ => redact::value(flag, word),
+        };
+        parts.push(quoted(&part));
+        flag = if is_flag(word) { word } else { "" };
+    }
+    parts.join(" ")
 }
 
 /// Reads the arguments after the program; returns the file named by `--config`.
@@ -297,7 +315,7 @@ fn basename(word: &str) -> &str {
 
 fn quoted(word: &str) -> String {
     let plain = !word.is_empty()
-        && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c));
+        && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./:=,@%+<>".contains(c));
     if plain { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 

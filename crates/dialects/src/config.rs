@@ -144,7 +144,8 @@ impl Config {
 
     /// Sets a factor directly, as a log header or an endpoint states it.
     pub fn state(&mut self, factor: Factor, value: Value, source: &str) {
-        self.settings.insert(factor.into(), Setting { value, flag: source.to_owned(), resolved: true });
+        self.settings
+            .insert(factor.into(), Setting { value, flag: source.to_owned(), resolved: true });
     }
 
     /// Takes one flag with the word that belongs to it, if any.
@@ -298,7 +299,8 @@ impl Config {
     /// Fills what is open, or `auto`, with what the engine made of it.
     pub fn fill(&mut self, resolved: &Config) {
         for (key, setting) in &resolved.settings {
-            let is_open = self.settings.get(key).is_none_or(|known| known.value.as_str() == Some("auto"));
+            let is_open =
+                self.settings.get(key).is_none_or(|known| known.value.as_str() == Some("auto"));
             if is_open {
                 self.settings.insert(key.clone(), Setting { resolved: true, ..setting.clone() });
             }

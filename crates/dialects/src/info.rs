@@ -99,7 +99,9 @@ pub fn parse(text: &str) -> Option<Info> {
     config.whole = true;
     // The command line, where it is given, tells which of these values somebody asked for.
     let command = arguments.get("launch_command").and_then(Json::as_str);
-    if let Some(command) = command.and_then(|line| find_commands(line, &|_| None).into_iter().next()) {
+    if let Some(command) =
+        command.and_then(|line| find_commands(line, &|_| None).into_iter().next())
+    {
         let mut asked = command.config;
         asked.fill(&config);
         config = asked;

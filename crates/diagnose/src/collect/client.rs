@@ -18,7 +18,9 @@ pub struct ClientLog {
 impl ClientLog {
     /// A number under any of several names.
     pub fn get(&self, names: &[&str]) -> Option<f64> {
-        names.iter().find_map(|name| self.medians.iter().find(|(known, _)| known == name).map(|(_, value)| *value))
+        names.iter().find_map(|name| {
+            self.medians.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
+        })
     }
 
     /// Requests that the client believes to be in flight.
@@ -45,9 +47,12 @@ pub fn parse_log(text: &str) -> Option<ClientLog> {
         let mut any = false;
         for word in line.split(|c: char| c.is_whitespace() || matches!(c, ',' | ';')) {
             let Some((name, value)) = word.split_once('=') else { continue };
-            let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic() || matches!(c, '%' | '/'));
+            let digits =
+                value.trim_end_matches(|c: char| c.is_ascii_alphabetic() || matches!(c, '%' | '/'));
             let Ok(number) = digits.parse::<f64>() else { continue };
-            let known_name = !name.is_empty() && name.len() <= 40 && name.chars().all(|c| c.is_ascii_alphanumeric() || "_/-.".contains(c));
+            let known_name = !name.is_empty()
+                && name.len() <= 40
+                && name.chars().all(|c| c.is_ascii_alphanumeric() || "_/-.".contains(c));
             if !known_name || !number.is_finite() {
                 continue;
             }
@@ -65,7 +70,10 @@ pub fn parse_log(text: &str) -> Option<ClientLog> {
         }
     }
     (lines > 0).then(|| ClientLog {
-        medians: series.into_iter().filter_map(|(name, values)| Some((name, stats::median(values)?))).collect(),
+        medians: series
+            .into_iter()
+            .filter_map(|(name, values)| Some((name, stats::median(values)?)))
+            .collect(),
         time,
         lines,
     })
@@ -109,7 +117,9 @@ pub fn parse_change(text: &str) -> Vec<ClientChange> {
         let mut out = Vec::new();
         for (i, line) in text.lines().enumerate() {
             if line.starts_with(sign) && !line.starts_with("---") && !line.starts_with("+++") {
-                out.extend(limits(&line[1..]).into_iter().map(|(name, value)| (name, value, i as u32 + 1)));
+                out.extend(
+                    limits(&line[1..]).into_iter().map(|(name, value)| (name, value, i as u32 + 1)),
+                );
             }
         }
         out
@@ -124,7 +134,12 @@ pub fn parse_change(text: &str) -> Vec<ClientChange> {
     }
     for (name, before, line) in &old {
         if !new.iter().any(|(known, _, _)| known == name) {
-            changes.push(ClientChange { name: name.clone(), before: Some(*before), now: None, line: *line });
+            changes.push(ClientChange {
+                name: name.clone(),
+                before: Some(*before),
+                now: None,
+                line: *line,
+            });
         }
     }
     changes
@@ -141,7 +156,8 @@ fn limits(line: &str) -> Vec<(String, f64)> {
             let rest = code[at + name.len()..].trim_start_matches(['"', '\'', ' ']);
             let whole = before.is_none_or(|c| !c.is_ascii_alphanumeric() && c != '_');
             let Some(rest) = rest.strip_prefix(['=', ':', '(']).filter(|_| whole) else { continue };
-            let digits: String = rest.trim_start().chars().take_while(char::is_ascii_digit).collect();
+            let digits: String =
+                rest.trim_start().chars().take_while(char::is_ascii_digit).collect();
             if let Ok(value) = digits.parse::<f64>()
                 && !out.iter().any(|(known, _)| known == name)
             {
@@ -159,16 +175,26 @@ mod tests {
     #[test]
     fn numbers_of_a_client_log() {
         let log = parse_log("2026-11-19 12:02:00 x: submitted=32 in_flight=32 tok/s=1034 queue_wait_p50=5.9s\n2026-11-19 12:03:00 x: in_flight=32 tok/s=1013 queue_wait_p50=6100ms\n").unwrap();
-        assert_eq!((log.in_flight(), log.tok_s(), log.queue_wait_s()), (Some(32.0), Some(1023.5), Some(6.0)));
+        assert_eq!(
+            (log.in_flight(), log.tok_s(), log.queue_wait_s()),
+            (Some(32.0), Some(1023.5), Some(6.0))
+        );
         assert!(log.time.is_some());
         assert!(parse_log("nothing here").is_none());
     }
 
     #[test]
     fn limits_that_a_change_sets() {
-        let found = parse_change("--- a/x.py\n+++ b/x.py\n-client = httpx.AsyncClient(timeout=600)\n+limits = httpx.Limits(max_connections=4, max_keepalive_connections=4)\n sem = asyncio.Semaphore(32)\n");
-        assert_eq!((found[0].name.as_str(), found[0].before, found[0].now), ("max_connections", None, Some(4.0)));
-        let found = parse_change("-connector = aiohttp.TCPConnector(limit=100)\n+connector = aiohttp.TCPConnector(limit=8)\n");
+        let found = parse_change(
+            "--- a/x.py\n+++ b/x.py\n-client = httpx.AsyncClient(timeout=600)\n+limits = httpx.Limits(max_connections=4, max_keepalive_connections=4)\n sem = asyncio.Semaphore(32)\n",
+        );
+        assert_eq!(
+            (found[0].name.as_str(), found[0].before, found[0].now),
+            ("max_connections", None, Some(4.0))
+        );
+        let found = parse_change(
+            "-connector = aiohttp.TCPConnector(limit=100)\n+connector = aiohttp.TCPConnector(limit=8)\n",
+        );
         assert_eq!((found[0].before, found[0].now), (Some(100.0), Some(8.0)));
     }
 }

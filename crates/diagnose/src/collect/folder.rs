@@ -54,9 +54,15 @@ fn stated(item: &Item<info::Info>) -> Found {
 pub(super) fn add_log_configs(evidence: &mut Evidence) {
     let mut found = Vec::new();
     for log in &evidence.logs {
-        let known = |line: u32| evidence.configs.iter().any(|f| f.origin == Origin::LogArgs && f.path == log.source && f.line == Some(line));
+        let known = |line: u32| {
+            evidence.configs.iter().any(|f| {
+                f.origin == Origin::LogArgs && f.path == log.source && f.line == Some(line)
+            })
+        };
         for run in &log.what.runs {
-            let Some(mut config) = run.asked.clone().or_else(|| run.resolved.clone()) else { continue };
+            let Some(mut config) = run.asked.clone().or_else(|| run.resolved.clone()) else {
+                continue;
+            };
             config.version = run.version.clone().or(config.version);
             let line = run.asked_line.max(1) as u32;
             if known(line) {
@@ -99,7 +105,11 @@ pub fn add_text(evidence: &mut Evidence, side: Side, source: &str, text: &str) -
         if !scrape.values.is_empty() {
             evidence.scrapes.push(Item { side, source: source.clone(), what: scrape });
         }
-        evidence.tables.extend(tables.into_iter().map(|what| Item { side, source: source.clone(), what }));
+        evidence.tables.extend(tables.into_iter().map(|what| Item {
+            side,
+            source: source.clone(),
+            what,
+        }));
     }
     true
 }
@@ -109,7 +119,8 @@ fn collect(tree: &Tree, entry: &Entry, evidence: &mut Evidence) {
     let item_source = entry.path.clone();
     if name == "complaint.txt" {
         let text = tree.text(entry).unwrap_or_default();
-        evidence.complaint = Some(redact::line(&text.split_whitespace().collect::<Vec<_>>().join(" "), 400));
+        evidence.complaint =
+            Some(redact::line(&text.split_whitespace().collect::<Vec<_>>().join(" "), 400));
         return;
     }
     if name.ends_with(".json") || name.ends_with(".jsonl") {
@@ -127,11 +138,19 @@ fn collect(tree: &Tree, entry: &Entry, evidence: &mut Evidence) {
             && let Some(text) = tree.text(entry)
         {
             let changes = client::parse_change(&text);
-            evidence.client_changes.extend(changes.into_iter().map(|what| Item { side: entry.side, source: item_source.clone(), what }));
+            evidence.client_changes.extend(changes.into_iter().map(|what| Item {
+                side: entry.side,
+                source: item_source.clone(),
+                what,
+            }));
         }
         return;
     }
-    if name.contains("log") || name.contains("journal") || name.ends_with(".out") || name.ends_with(".err") {
+    if name.contains("log")
+        || name.contains("journal")
+        || name.ends_with(".out")
+        || name.ends_with(".err")
+    {
         return log(tree, entry, evidence);
     }
     if name.ends_with(".txt") || name.ends_with(".csv") {
@@ -193,7 +212,11 @@ fn text(tree: &Tree, entry: &Entry, evidence: &mut Evidence) {
     let (side, source) = (entry.side, entry.path.clone());
     let tables = benchmark::parse(&text);
     if !tables.is_empty() {
-        evidence.tables.extend(tables.into_iter().map(|what| Item { side, source: source.clone(), what }));
+        evidence.tables.extend(tables.into_iter().map(|what| Item {
+            side,
+            source: source.clone(),
+            what,
+        }));
         return;
     }
     if let Some(what) = GpuSnapshot::parse(&text) {

@@ -115,12 +115,14 @@ impl GpuSnapshot {
         gpu_tables::query_text(text, &mut snapshot);
         gpu_tables::csv(text, &mut snapshot);
         gpu_tables::default_table(text, &mut snapshot);
+        gpu_tables::process_monitor(text, &mut snapshot);
         (!snapshot.gpus.is_empty() || !snapshot.processes.is_empty()).then_some(snapshot)
     }
 
     /// Every reason that holds a clock down.
     pub fn throttle(&self) -> Vec<Throttle> {
-        let mut reasons: Vec<Throttle> = self.gpus.iter().flat_map(|gpu| gpu.throttle.iter().copied()).collect();
+        let mut reasons: Vec<Throttle> =
+            self.gpus.iter().flat_map(|gpu| gpu.throttle.iter().copied()).collect();
         reasons.sort();
         reasons.dedup();
         reasons
@@ -142,9 +144,18 @@ mod tests {
         let text = "==============NVSMI LOG==============\nDriver Version                                         : 580.95.05\nGPU 00000000:41:00.0\n    Product Name : NVIDIA X\n    Clocks Event Reasons\n        SW Power Cap                                   : Not Active\n        HW Slowdown                                    : Active\n            HW Thermal Slowdown                        : Active\n        SW Thermal Slowdown                            : Active\n    Temperature\n        GPU Current Temp                               : 92 C\n    GPU Power Readings\n        Average Power Draw                             : 171.44 W\n        Current Power Limit                            : 600.00 W\n    Clocks\n        SM                                             : 862 MHz\n        Memory                                         : 7001 MHz\n    Max Clocks\n        SM : 3000 MHz\n    Fan Speed                                          : 0 %\n    Processes\n        GPU instance ID : N/A\n        Process ID : 4242\n            Name : python train.py\n            Used GPU Memory : 20480 MiB\n";
         let snapshot = GpuSnapshot::parse(text).unwrap();
         let gpu = &snapshot.gpus[0];
-        assert_eq!(snapshot.throttle(), [Throttle::HwSlowdown, Throttle::HwThermal, Throttle::SwThermal]);
-        assert_eq!((gpu.sm_mhz, gpu.memory_mhz, gpu.temperature_c, gpu.fan), (Some(862.0), Some(7001.0), Some(92.0), Some(0.0)));
-        assert_eq!((snapshot.processes[0].pid, snapshot.processes[0].memory_mib), (4242, Some(20_480.0)));
+        assert_eq!(
+            snapshot.throttle(),
+            [Throttle::HwSlowdown, Throttle::HwThermal, Throttle::SwThermal]
+        );
+        assert_eq!(
+            (gpu.sm_mhz, gpu.memory_mhz, gpu.temperature_c, gpu.fan),
+            (Some(862.0), Some(7001.0), Some(92.0), Some(0.0))
+        );
+        assert_eq!(
+            (snapshot.processes[0].pid, snapshot.processes[0].memory_mib),
+            (4242, Some(20_480.0))
+        );
         assert_eq!(snapshot.driver.as_deref(), Some("580.95.05"));
     }
 
@@ -152,10 +163,16 @@ mod tests {
     fn the_csv_forms() {
         let with_header = "index, name, memory.total [MiB], memory.used [MiB], utilization.gpu [%], power.draw [W], clocks.sm [MHz], clocks_event_reasons.active\n0, NVIDIA RTX A6000, 49140 MiB, 41211 MiB, 97 %, 281.40 W, 1755 MHz, 0x0000000000000040\n1, NVIDIA RTX A6000, 49140 MiB, 11 MiB, 0 %, 20 W, 210 MHz, 0x0000000000000001\n";
         let snapshot = GpuSnapshot::parse(with_header).unwrap();
-        assert_eq!((snapshot.gpus.len(), snapshot.gpus[0].utilization, snapshot.throttle()), (2, Some(0.97), vec![Throttle::HwThermal]));
+        assert_eq!(
+            (snapshot.gpus.len(), snapshot.gpus[0].utilization, snapshot.throttle()),
+            (2, Some(0.97), vec![Throttle::HwThermal])
+        );
         let with_query = "NVIDIA GeForce RTX 3090, 580.95.05, 24576 MiB, 23318 MiB, 31 %, 61 C, 148.20 W, 350.00 W, 1905 MHz, 9751 MHz\n# query: name,driver_version,memory.total,memory.used,utilization.gpu,temperature.gpu,power.draw,power.limit,clocks.sm,clocks.mem\n";
         let snapshot = GpuSnapshot::parse(with_query).unwrap();
-        assert_eq!((snapshot.gpus[0].utilization, snapshot.gpus[0].memory_mhz), (Some(0.31), Some(9751.0)));
+        assert_eq!(
+            (snapshot.gpus[0].utilization, snapshot.gpus[0].memory_mhz),
+            (Some(0.31), Some(9751.0))
+        );
         let processes = "pid, process_name, used_gpu_memory [MiB]\n6610, python, 80000 MiB\n9001, /usr/bin/blender, 12000 MiB\n";
         assert_eq!(GpuSnapshot::parse(processes).unwrap().processes[1].name, "/usr/bin/blender");
     }
@@ -164,9 +181,18 @@ mod tests {
     fn the_table_form() {
         let text = "+-----------------------------------------------------------------------------------------+\n| NVIDIA-SMI 580.95.05              Driver Version: 580.95.05      CUDA Version: 13.0     |\n|   0  NVIDIA H100 80GB HBM3          On  |   00000000:41:00.0 Off |                    0 |\n| N/A   64C    P0            402W /  700W |   71234MiB /  81559MiB |     99%      Default |\n+-----------------------------------------------------------------------------------------+\n| Processes:                                                                              |\n|  GPU   GI   CI              PID   Type   Process name                        GPU Memory |\n|    0   N/A  N/A           22011      C   VLLM::EngineCore                      60000MiB |\n|    0   N/A  N/A           31337      C   python train.py                       11000MiB |\n+-----------------------------------------------------------------------------------------+\n";
         let snapshot = GpuSnapshot::parse(text).unwrap();
-        assert_eq!((snapshot.gpus[0].utilization, snapshot.gpus[0].memory_used_mib), (Some(0.99), Some(71_234.0)));
+        assert_eq!(
+            (snapshot.gpus[0].utilization, snapshot.gpus[0].memory_used_mib),
+            (Some(0.99), Some(71_234.0))
+        );
         assert_eq!(snapshot.processes.len(), 2);
-        assert_eq!((snapshot.processes[1].pid, snapshot.processes[1].name.as_str()), (31_337, "python train.py"));
+        assert_eq!(
+            (snapshot.processes[1].pid, snapshot.processes[1].name.as_str()),
+            (31_337, "python train.py")
+        );
+        let pmon = "# gpu         pid   type     sm    mem    enc    dec    command\n# Idx           #    C/G      %      %      %      %    name\n    0      22011     C     61     40      -      -    VLLM::EngineCor\n    0      31337     C     38     20      -      -    python train.py\n";
+        let snapshot = GpuSnapshot::parse(pmon).unwrap();
+        assert_eq!((snapshot.processes.len(), snapshot.processes[1].utilization), (2, Some(0.38)));
         assert!(GpuSnapshot::parse("just text\nwith, commas\n").is_none());
     }
 }

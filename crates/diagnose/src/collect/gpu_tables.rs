@@ -7,7 +7,8 @@ use super::gpu::{Gpu, GpuProcess, GpuSnapshot, Throttle};
 /// The number at the start of a cell such as `41211 MiB`.
 fn number(cell: &str) -> Option<f64> {
     let cell = cell.trim();
-    let end = cell.find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '-'))).unwrap_or(cell.len());
+    let end =
+        cell.find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '-'))).unwrap_or(cell.len());
     cell[..end].parse().ok()
 }
 
@@ -17,17 +18,23 @@ fn share(cell: &str) -> Option<f64> {
 
 /// `nvidia-smi -q`: indented `label : value` lines under headings.
 pub(super) fn query_text(text: &str, snapshot: &mut GpuSnapshot) {
-    if !text.contains("NVSMI LOG") && !text.contains("Clocks Event Reasons") && !text.contains("Clocks Throttle Reasons") {
+    if !text.contains("NVSMI LOG")
+        && !text.contains("Clocks Event Reasons")
+        && !text.contains("Clocks Throttle Reasons")
+    {
         return;
     }
     let mut heading = "";
     for line in text.lines() {
         let trimmed = line.trim();
-        if trimmed.starts_with("GPU 0") || (trimmed.starts_with("GPU ") && trimmed.contains(':') && !line.starts_with(' ')) {
+        if trimmed.starts_with("GPU 0")
+            || (trimmed.starts_with("GPU ") && trimmed.contains(':') && !line.starts_with(' '))
+        {
             snapshot.gpus.push(Gpu::default());
             continue;
         }
-        let Some((label, value)) = trimmed.split_once(" : ").map(|(l, v)| (l.trim(), v.trim())) else {
+        let Some((label, value)) = trimmed.split_once(" : ").map(|(l, v)| (l.trim(), v.trim()))
+        else {
             heading = trimmed;
             continue;
         };
@@ -54,7 +61,9 @@ pub(super) fn query_text(text: &str, snapshot: &mut GpuSnapshot) {
         match (label, heading) {
             ("Product Name", _) => gpu.name = Some(redact::line(value, 60)),
             ("GPU Current Temp", _) => gpu.temperature_c = number(value),
-            ("Average Power Draw" | "Power Draw" | "Instantaneous Power Draw", _) => gpu.power_w = gpu.power_w.or(number(value)),
+            ("Average Power Draw" | "Power Draw" | "Instantaneous Power Draw", _) => {
+                gpu.power_w = gpu.power_w.or(number(value))
+            }
             ("Current Power Limit" | "Power Limit", _) => gpu.power_limit_w = number(value),
             ("Fan Speed", _) => gpu.fan = share(value),
             ("SM", "Clocks") => gpu.sm_mhz = number(value),
@@ -69,7 +78,8 @@ pub(super) fn query_text(text: &str, snapshot: &mut GpuSnapshot) {
 
 /// `--format=csv` with a header, or without one when a comment names the query.
 pub(super) fn csv(text: &str, snapshot: &mut GpuSnapshot) {
-    let mut columns: Option<Vec<String>> = text.lines().find_map(|line| line.trim().strip_prefix("# query:")).map(split);
+    let mut columns: Option<Vec<String>> =
+        text.lines().find_map(|line| line.trim().strip_prefix("# query:")).map(split);
     for line in text.lines() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
@@ -81,7 +91,9 @@ pub(super) fn csv(text: &str, snapshot: &mut GpuSnapshot) {
             columns = Some(cells);
             continue;
         }
-        let Some(columns) = columns.as_ref().filter(|columns| columns.len() == cells.len()) else { continue };
+        let Some(columns) = columns.as_ref().filter(|columns| columns.len() == cells.len()) else {
+            continue;
+        };
         if columns.iter().any(|column| base(column) == "pid") {
             csv_process(columns, &cells, snapshot);
         } else {
@@ -91,8 +103,18 @@ pub(super) fn csv(text: &str, snapshot: &mut GpuSnapshot) {
 }
 
 /// Columns by which a header is recognised.
-const COLUMNS: &[&str] =
-    &["memory.used", "memory.total", "utilization.gpu", "clocks.sm", "clocks.current.sm", "temperature.gpu", "power.draw", "used_gpu_memory", "used_memory", "process_name"];
+const COLUMNS: &[&str] = &[
+    "memory.used",
+    "memory.total",
+    "utilization.gpu",
+    "clocks.sm",
+    "clocks.current.sm",
+    "temperature.gpu",
+    "power.draw",
+    "used_gpu_memory",
+    "used_memory",
+    "process_name",
+];
 
 fn split(line: &str) -> Vec<String> {
     line.split(',').map(|cell| cell.trim().to_owned()).collect()
@@ -124,7 +146,9 @@ fn csv_gpu(columns: &[String], cells: &[String], snapshot: &mut GpuSnapshot) {
             }
             other => {
                 if cell == "Active"
-                    && let Some(reason) = other.split_once("reasons.").and_then(|(_, reason)| Throttle::from_label(&reason.replace('_', " ")))
+                    && let Some(reason) = other
+                        .split_once("reasons.")
+                        .and_then(|(_, reason)| Throttle::from_label(&reason.replace('_', " ")))
                 {
                     gpu.throttle.push(reason);
                 }
@@ -135,7 +159,9 @@ fn csv_gpu(columns: &[String], cells: &[String], snapshot: &mut GpuSnapshot) {
 }
 
 fn csv_process(columns: &[String], cells: &[String], snapshot: &mut GpuSnapshot) {
-    let cell = |name: &str| columns.iter().position(|column| base(column) == name).map(|i| cells[i].as_str());
+    let cell = |name: &str| {
+        columns.iter().position(|column| base(column) == name).map(|i| cells[i].as_str())
+    };
     let Some(pid) = cell("pid").and_then(|pid| pid.parse().ok()) else { return };
     snapshot.processes.push(GpuProcess {
         pid,
@@ -143,6 +169,35 @@ fn csv_process(columns: &[String], cells: &[String], snapshot: &mut GpuSnapshot)
         memory_mib: cell("used_gpu_memory").or(cell("used_memory")).and_then(number),
         utilization: cell("sm").and_then(share),
     });
+}
+
+/// `nvidia-smi pmon`: columns named by a `#` line.
+pub(super) fn process_monitor(text: &str, snapshot: &mut GpuSnapshot) {
+    let mut columns: Vec<&str> = Vec::new();
+    for line in text.lines() {
+        if let Some(header) = line.trim().strip_prefix('#') {
+            let names: Vec<&str> = header.split_whitespace().collect();
+            if names.contains(&"pid") && names.contains(&"command") {
+                columns = names;
+            }
+            continue;
+        }
+        let cells: Vec<&str> = line.split_whitespace().collect();
+        let cell = |name: &str| {
+            columns.iter().position(|column| *column == name).and_then(|i| cells.get(i).copied())
+        };
+        let Some(pid) = cell("pid").and_then(|pid| pid.parse().ok()) else { continue };
+        if snapshot.processes.iter().any(|process| process.pid == pid) {
+            continue;
+        }
+        let start = columns.iter().position(|column| *column == "command").unwrap_or(0);
+        snapshot.processes.push(GpuProcess {
+            pid,
+            name: redact::line(&cells.get(start..).unwrap_or(&[]).join(" "), 80),
+            memory_mib: cell("fb").and_then(number),
+            utilization: cell("sm").and_then(share),
+        });
+    }
 }
 
 /// The table that `nvidia-smi` prints without arguments.
@@ -154,9 +209,11 @@ pub(super) fn default_table(text: &str, snapshot: &mut GpuSnapshot) {
     for line in text.lines() {
         in_processes |= line.contains("Processes:");
         if let Some(rest) = line.split_once("Driver Version:").map(|(_, rest)| rest) {
-            snapshot.driver = rest.split_whitespace().next().map(|version| redact::line(version, 40));
+            snapshot.driver =
+                rest.split_whitespace().next().map(|version| redact::line(version, 40));
         }
-        let cells: Vec<&str> = line.trim_matches(|c| c == '|' || c == ' ').split('|').map(str::trim).collect();
+        let cells: Vec<&str> =
+            line.trim_matches(|c| c == '|' || c == ' ').split('|').map(str::trim).collect();
         if in_processes {
             table_process(line, snapshot);
         } else if cells.len() >= 3 && cells[1].contains("MiB /") {
@@ -168,7 +225,10 @@ pub(super) fn default_table(text: &str, snapshot: &mut GpuSnapshot) {
                 utilization: share(cells[2]),
                 memory_used_mib: number(used),
                 memory_total_mib: number(total),
-                temperature_c: words.iter().find(|word| word.ends_with('C')).and_then(|word| number(word)),
+                temperature_c: words
+                    .iter()
+                    .find(|word| word.ends_with('C'))
+                    .and_then(|word| number(word)),
                 power_w: draw.split_whitespace().last().and_then(number),
                 power_limit_w: number(limit),
                 fan: words.first().filter(|word| word.ends_with('%')).and_then(|word| share(word)),
@@ -181,9 +241,16 @@ pub(super) fn default_table(text: &str, snapshot: &mut GpuSnapshot) {
 /// `|    0   N/A  N/A     22011      C   name      60000MiB |`.
 fn table_process(line: &str, snapshot: &mut GpuSnapshot) {
     let words: Vec<&str> = line.trim_matches(|c| c == '|' || c == ' ').split_whitespace().collect();
-    let Some(kind) = words.iter().position(|word| matches!(*word, "C" | "G" | "C+G")) else { return };
+    let Some(kind) = words.iter().position(|word| matches!(*word, "C" | "G" | "C+G")) else {
+        return;
+    };
     let Some(pid) = kind.checked_sub(1).and_then(|i| words[i].parse().ok()) else { return };
     let memory = words.last().filter(|word| word.ends_with("MiB")).and_then(|word| number(word));
     let end = if memory.is_some() { words.len() - 1 } else { words.len() };
-    snapshot.processes.push(GpuProcess { pid, name: redact::line(&words[kind + 1..end].join(" "), 80), memory_mib: memory, utilization: None });
+    snapshot.processes.push(GpuProcess {
+        pid,
+        name: redact::line(&words[kind + 1..end].join(" "), 80),
+        memory_mib: memory,
+        utilization: None,
+    });
 }

@@ -44,10 +44,15 @@ pub fn add_log(evidence: &mut Evidence, path: &Path) -> Result<(), Error> {
 /// Where `outrider serve` keeps its launch records.
 fn ledgers() -> Vec<PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
-    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).or_else(|| home.map(|home| home.join(".local/state")));
+    let state = std::env::var_os("XDG_STATE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| home.map(|home| home.join(".local/state")));
     let Some(folder) = state.map(|state| state.join("outrider")) else { return Vec::new() };
-    let listed = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut files: Vec<PathBuf> = listed.filter(|path| path.extension().is_some_and(|ext| ext == "jsonl" || ext == "json")).collect();
+    let listed =
+        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut files: Vec<PathBuf> = listed
+        .filter(|path| path.extension().is_some_and(|ext| ext == "jsonl" || ext == "json"))
+        .collect();
     files.sort();
     files
 }
@@ -57,7 +62,11 @@ fn devices(evidence: &mut Evidence) {
     match Command::new("nvidia-smi").args(query).stdin(std::process::Stdio::null()).output() {
         Ok(output) => {
             if let Some(what) = GpuSnapshot::parse(&String::from_utf8_lossy(&output.stdout)) {
-                evidence.gpus.push(Item { side: Side::Now, source: "nvidia-smi -q".to_owned(), what });
+                evidence.gpus.push(Item {
+                    side: Side::Now,
+                    source: "nvidia-smi -q".to_owned(),
+                    what,
+                });
             }
         }
         Err(error) => evidence.gaps.push(format!("nvidia-smi: {}", error.kind())),

@@ -27,34 +27,56 @@ pub struct Launch {
 
 /// Reads a launch record, or a ledger with one record per line.
 pub fn parse(text: &str, path: &str, side: Side) -> Vec<(Found, Launch)> {
-    if let Some(record) = serde_json::from_str::<Json>(text).ok().and_then(|json| one(&json, path, None, side)) {
+    if let Some(record) =
+        serde_json::from_str::<Json>(text).ok().and_then(|json| one(&json, path, None, side))
+    {
         return vec![record];
     }
     text.lines()
         .enumerate()
-        .filter_map(|(i, line)| one(&serde_json::from_str(line).ok()?, path, Some(i as u32 + 1), side))
+        .filter_map(|(i, line)| {
+            one(&serde_json::from_str(line).ok()?, path, Some(i as u32 + 1), side)
+        })
         .collect()
 }
 
 fn one(json: &Json, path: &str, line: Option<u32>, side: Side) -> Option<(Found, Launch)> {
-    let argv: Vec<String> = json.get("argv")?.as_array()?.iter().filter_map(|word| word.as_str().map(str::to_owned)).collect();
+    let argv: Vec<String> = json
+        .get("argv")?
+        .as_array()?
+        .iter()
+        .filter_map(|word| word.as_str().map(str::to_owned))
+        .collect();
     let environment: Vec<(String, String)> = json
         .get("env")
         .and_then(Json::as_object)
-        .map(|env| env.iter().filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect())
+        .map(|env| {
+            env.iter()
+                .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
+                .collect()
+        })
         .unwrap_or_default();
     let mut command = from_argv(&argv, &environment)?;
     if let Some(engine) = json.get("engine").and_then(Json::as_str).and_then(Engine::from_name) {
         command.config.engine = engine;
     }
-    command.config.version = json.get("version").and_then(Json::as_str).and_then(Version::parse).or(command.config.version);
-    let stamp = ["started_at", "time", "start", "at"].iter().find_map(|key| json.get(*key)?.as_str()).and_then(dialects::log::parse_iso);
+    command.config.version = json
+        .get("version")
+        .and_then(Json::as_str)
+        .and_then(Version::parse)
+        .or(command.config.version);
+    let stamp = ["started_at", "time", "start", "at"]
+        .iter()
+        .find_map(|key| json.get(*key)?.as_str())
+        .and_then(dialects::log::parse_iso);
     let time = stamp.or_else(|| date_in_name(path));
     let measured = ["measured", "achieved", "result"].iter().find_map(|key| json.get(*key));
     let number = |keys: &[&str]| keys.iter().find_map(|key| measured?.get(*key)?.as_f64());
     let launch = Launch {
         time,
-        workload: measured.and_then(|m| m.get("workload")?.as_str()).map(|id| dialects::redact::line(id, 60)),
+        workload: measured
+            .and_then(|m| m.get("workload")?.as_str())
+            .map(|id| dialects::redact::line(id, 60)),
         concurrency: number(&["concurrency"]),
         aggregate_tok_s: number(&["aggregate_tok_s", "output_tok_s"]),
         decode_tok_s: number(&["decode_tok_s_p50", "decode_tok_s", "stream_tok_s"]),
@@ -66,7 +88,10 @@ fn one(json: &Json, path: &str, line: Option<u32>, side: Side) -> Option<(Found,
         path: path.to_owned(),
         line,
         time,
-        name: json.get("host").and_then(Json::as_str).map_or_else(|| "launch".to_owned(), |host| dialects::redact::line(host, 40)),
+        name: json
+            .get("host")
+            .and_then(Json::as_str)
+            .map_or_else(|| "launch".to_owned(), |host| dialects::redact::line(host, 40)),
         config: command.config,
         command: Some(command.line),
     };
@@ -85,7 +110,10 @@ mod tests {
         assert_eq!(read[0].1.aggregate_tok_s, Some(429.9));
         assert!(read[0].0.time.is_some());
         let ledger = parse(&format!("{record}\nbroken\n{record}\n"), "launches.jsonl", Side::Open);
-        assert_eq!(ledger.iter().map(|(found, _)| found.line).collect::<Vec<_>>(), [Some(1), Some(3)]);
+        assert_eq!(
+            ledger.iter().map(|(found, _)| found.line).collect::<Vec<_>>(),
+            [Some(1), Some(3)]
+        );
         assert!(parse("{\"schema\": \"expected/1\"}", "x", Side::Open).is_empty());
     }
 }

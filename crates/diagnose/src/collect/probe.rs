@@ -75,12 +75,17 @@ pub fn parse(text: &str) -> Option<Probe> {
         .as_array()?
         .iter()
         .filter_map(|request| serde_json::from_value(request.clone()).ok())
-        .filter(|r: &Request| r.e2e_s.is_finite() && r.ttft_s.is_finite() && r.e2e_s >= r.ttft_s && r.out >= 0.0)
+        .filter(|r: &Request| {
+            r.e2e_s.is_finite() && r.ttft_s.is_finite() && r.e2e_s >= r.ttft_s && r.out >= 0.0
+        })
         .collect();
     Some(Probe {
         taken_at: json.get("taken_at").and_then(Json::as_str).and_then(dialects::log::parse_iso),
         workload: Workload {
-            id: dialects::redact::line(workload.get("id").and_then(Json::as_str).unwrap_or("unnamed"), 60),
+            id: dialects::redact::line(
+                workload.get("id").and_then(Json::as_str).unwrap_or("unnamed"),
+                60,
+            ),
             concurrency: number(&workload, "concurrency"),
             rate_per_s: number(&workload, "rate_per_s"),
             temperature: number(&workload, "temperature"),
@@ -93,18 +98,25 @@ pub fn parse(text: &str) -> Option<Probe> {
 }
 
 impl Workload {
+    /// Whether two probes sent the same prompts under as much load, however they were sampled.
+    pub fn same_prompts(&self, other: &Workload) -> bool {
+        self.id == other.id && close(self.concurrency, other.concurrency)
+    }
+
     /// Whether two probes sent the same thing in the same way, the rate of an open loop aside.
     pub fn comparable(&self, other: &Workload) -> bool {
-        let close = |a: Option<f64>, b: Option<f64>| match (a, b) {
-            (Some(a), Some(b)) => (a - b).abs() < 1e-6,
-            _ => true,
-        };
-        self.id == other.id
-            && close(self.concurrency, other.concurrency)
+        self.same_prompts(other)
             && close(self.temperature, other.temperature)
             && close(self.max_tokens, other.max_tokens)
-            && (self.thinking.is_none() || other.thinking.is_none() || self.thinking == other.thinking)
+            && (self.thinking.is_none()
+                || other.thinking.is_none()
+                || self.thinking == other.thinking)
     }
+}
+
+/// Equal, or not known on a side.
+fn close(a: Option<f64>, b: Option<f64>) -> bool {
+    a.zip(b).is_none_or(|(a, b)| (a - b).abs() < 1e-6)
 }
 
 /// Output tokens per second of all streams together, over the time in which all of them were busy.
@@ -171,7 +183,14 @@ mod tests {
     #[test]
     fn the_steady_window_of_a_closed_loop() {
         // Two streams, each request 100 tokens in 10 s after 1 s: 200 tokens in 11 s while both are busy.
-        let request = Request { prompt: 10.0, out: 100.0, ttft_s: 1.0, e2e_s: 11.0, chunks: 50.0, max_gap_s: 0.1 };
+        let request = Request {
+            prompt: 10.0,
+            out: 100.0,
+            ttft_s: 1.0,
+            e2e_s: 11.0,
+            chunks: 50.0,
+            max_gap_s: 0.1,
+        };
         let two = aggregate_tok_s(&[request; 2], 2).unwrap();
         assert!((two - 200.0 / 11.0).abs() < 1e-9);
         // A third request runs alone: its time is not part of the window.

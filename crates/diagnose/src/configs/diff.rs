@@ -13,7 +13,12 @@ pub fn render_diff(a: (&str, &Config), b: (&str, &Config)) -> String {
     if differences.is_empty() {
         return format!("{} and {} mean the same\n", a.0, b.0);
     }
-    let mut rows = vec![vec!["factor".to_owned(), a.0.to_owned(), b.0.to_owned(), "what the difference can do".to_owned()]];
+    let mut rows = vec![vec![
+        "factor".to_owned(),
+        a.0.to_owned(),
+        b.0.to_owned(),
+        "what the difference can do".to_owned(),
+    ]];
     for difference in &differences {
         rows.push(vec![
             difference.key.to_string(),
@@ -67,7 +72,9 @@ fn shown(config: &Config, key: &Key, value: Option<&Value>) -> String {
     let why = effective::of(config).remove(key).map(|Effective { why, .. }| why);
     match (value, why) {
         (None, _) => "not set".to_owned(),
-        (Some(value), Some(Why::Default | Why::Resolved | Why::Rule(_))) => format!("{value} (not asked)"),
+        (Some(value), Some(Why::Default | Why::Resolved | Why::Rule(_))) => {
+            format!("{value} (not asked)")
+        }
         (Some(value), _) => text::cut(&value.to_string(), 40),
     }
 }

@@ -19,16 +19,37 @@ pub struct Edit {
 }
 
 /// Programs that change a configuration or put it in force.
-const VERBS: &[&str] = &["vim", "vi", "nvim", "nano", "emacs", "sed", "cp", "mv", "systemctl", "docker", "podman", "pip", "pip3", "uv", "tee", "git"];
+const VERBS: &[&str] = &[
+    "vim",
+    "vi",
+    "nvim",
+    "nano",
+    "emacs",
+    "sed",
+    "cp",
+    "mv",
+    "systemctl",
+    "docker",
+    "podman",
+    "pip",
+    "pip3",
+    "uv",
+    "tee",
+    "git",
+];
 
 pub(super) fn dig(tree: &Tree, dug: &mut Dug) {
     // Names of what was found to start a server: only lines about these are kept.
     let names: Vec<String> = dug
         .found
         .iter()
-        .flat_map(|found| [found.name.clone(), found.path.rsplit('/').next().unwrap_or("").to_owned()])
-        .map(|name| name.trim_start_matches(".git-").trim_end_matches(".diff").trim_end_matches(".service").to_owned())
-        .filter(|name| name.len() > 3 && !name.starts_with("pid "))
+        .flat_map(|found| {
+            [found.name.clone(), found.path.rsplit('/').next().unwrap_or("").to_owned()]
+        })
+        .map(|name| name.trim_start_matches(".git-").trim_end_matches(".diff").to_owned())
+        .flat_map(|name| [name.trim_end_matches(".service").to_owned(), name])
+        // Short stems would match anything; a whole file name does not.
+        .filter(|name| (name.len() > 3 || name.contains('.')) && !name.starts_with("pid "))
         .collect();
     for entry in &tree.entries {
         let name = entry.name();
@@ -51,7 +72,12 @@ pub(super) fn dig(tree: &Tree, dug: &mut Dug) {
                 });
             }
             if is_edit(&typed.text, &names) {
-                dug.edits.push(Edit { time, path: entry.path.clone(), line: typed.line_no, text: redact::line(&typed.text, 160) });
+                dug.edits.push(Edit {
+                    time,
+                    path: entry.path.clone(),
+                    line: typed.line_no,
+                    text: redact::line(&typed.text, 160),
+                });
             }
         }
     }
@@ -60,20 +86,39 @@ pub(super) fn dig(tree: &Tree, dug: &mut Dug) {
 
 fn is_edit(text: &str, names: &[String]) -> bool {
     // Looking is no edit.
-    if ["systemctl status", "systemctl cat", "systemctl show", "docker logs", "docker ps", "git log", "git status", "git diff"].iter().any(|look| text.contains(look)) {
+    if [
+        "systemctl status",
+        "systemctl cat",
+        "systemctl show",
+        "docker logs",
+        "docker ps",
+        "git log",
+        "git status",
+        "git diff",
+    ]
+    .iter()
+    .any(|look| text.contains(look))
+    {
         return false;
     }
-    let does = text.split(|c: char| c.is_whitespace() || matches!(c, '&' | ';' | '|' | '(')).any(|word| VERBS.contains(&word));
+    let does = text
+        .split(|c: char| c.is_whitespace() || matches!(c, '&' | ';' | '|' | '('))
+        .any(|word| VERBS.contains(&word));
     let starts_script = names.iter().any(|name| text.contains(&format!("./{name}")));
     let about = names.iter().any(|name| text.contains(name.as_str()))
         || Engine::ALL.iter().any(|engine| text.contains(engine.name()))
-        || text.split_whitespace().map(|word| word.trim_start_matches(|c| c != '-')).any(is_known_flag);
+        || text
+            .split_whitespace()
+            .map(|word| word.trim_start_matches(|c| c != '-'))
+            .any(is_known_flag);
     starts_script || (does && about)
 }
 
 fn is_known_flag(word: &str) -> bool {
     let name = word.split(['=', '/', '"', '\'']).next().unwrap_or(word);
-    name.len() > 8 && name.starts_with("--") && Engine::ALL.iter().any(|engine| flags::lookup(*engine, name).is_some())
+    name.len() > 8
+        && name.starts_with("--")
+        && Engine::ALL.iter().any(|engine| flags::lookup(*engine, name).is_some())
 }
 
 #[cfg(test)]
@@ -92,7 +137,14 @@ mod tests {
         ] {
             assert!(is_edit(kept, &names), "{kept}");
         }
-        for left in ["vim diary.txt", "ssh prod", "mysql -p hunter2", "ls --all-the-things", "nvidia-smi", "systemctl status sglang-qwen"] {
+        for left in [
+            "vim diary.txt",
+            "ssh prod",
+            "mysql -p hunter2",
+            "ls --all-the-things",
+            "nvidia-smi",
+            "systemctl status sglang-qwen",
+        ] {
             assert!(!is_edit(left, &names), "{left}");
         }
     }

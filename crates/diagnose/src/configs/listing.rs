@@ -49,7 +49,9 @@ fn settings(found: &Found) -> String {
             && match key {
                 Key::Known(factor) => dialects::flags::for_factor(found.config.engine, *factor)
                     .and_then(|flag| flag.default)
-                    .is_some_and(|default| dialects::value::normalise(*factor, default).same(&setting.value)),
+                    .is_some_and(|default| {
+                        dialects::value::normalise(*factor, default).same(&setting.value)
+                    }),
                 Key::Raw(_) => true,
             };
         if !rests {
@@ -66,8 +68,14 @@ pub fn render_json(dug: &Dug) -> Json {
 }
 
 fn one(found: &Found) -> Json {
-    let asked: serde_json::Map<String, Json> =
-        found.config.settings.iter().map(|(key, setting)| (key.to_string(), json!({ "value": setting.value, "flag": setting.flag }))).collect();
+    let asked: serde_json::Map<String, Json> = found
+        .config
+        .settings
+        .iter()
+        .map(|(key, setting)| {
+            (key.to_string(), json!({ "value": setting.value, "flag": setting.flag }))
+        })
+        .collect();
     let effective: serde_json::Map<String, Json> = effective::of(&found.config)
         .into_iter()
         .map(|(key, effective)| {

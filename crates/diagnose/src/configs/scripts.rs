@@ -26,8 +26,16 @@ pub(super) fn dig(tree: &Tree, dug: &mut Dug) {
         } else if is_script(tree, entry) {
             let Some(text) = tree.text(entry) else { continue };
             let before = dug.found.len();
-            let aside = name.contains(".bak") || name.ends_with('~') || name.contains(".old") || name.contains(".orig");
-            dug.found.extend(in_script(tree, entry, &text, if aside { Origin::Backup } else { Origin::Script }));
+            let aside = name.contains(".bak")
+                || name.ends_with('~')
+                || name.contains(".old")
+                || name.contains(".orig");
+            dug.found.extend(in_script(
+                tree,
+                entry,
+                &text,
+                if aside { Origin::Backup } else { Origin::Script },
+            ));
             if tree.live && dug.found.len() > before {
                 dig_repository(tree, entry, dug);
             }
@@ -41,8 +49,14 @@ fn is_script(tree: &Tree, entry: &Entry) -> bool {
         return true;
     }
     // Files without a telling name are scripts when their first line says so; units and logs have names of their own.
-    let plain = !name.contains('.') && !name.ends_with("_history") && !entry.path.contains("/proc/") && !entry.path.starts_with("proc/");
-    plain && tree.bytes(entry).is_some_and(|bytes| bytes.starts_with(b"#!") && bytes[..bytes.len().min(80)].windows(2).any(|w| w == b"sh"))
+    let plain = !name.contains('.')
+        && !name.ends_with("_history")
+        && !entry.path.contains("/proc/")
+        && !entry.path.starts_with("proc/");
+    plain
+        && tree.bytes(entry).is_some_and(|bytes| {
+            bytes.starts_with(b"#!") && bytes[..bytes.len().min(80)].windows(2).any(|w| w == b"sh")
+        })
 }
 
 fn in_script(tree: &Tree, entry: &Entry, text: &str, origin: Origin) -> Vec<Found> {
@@ -77,7 +91,8 @@ fn assignments(text: &str) -> HashMap<String, String> {
 }
 
 fn line_of_server(text: &str) -> Option<u32> {
-    const MARKS: [&str; 5] = ["sglang.launch_server", "sglang serve", "vllm serve", "llama-server", "outrider serve"];
+    const MARKS: [&str; 5] =
+        ["sglang.launch_server", "sglang serve", "vllm serve", "llama-server", "outrider serve"];
     text.lines().position(|line| MARKS.iter().any(|mark| line.contains(mark))).map(|i| i as u32 + 1)
 }
 
@@ -86,7 +101,11 @@ fn dig_change(entry: &Entry, text: &str, time: Option<f64>, dug: &mut Dug) {
     for (keep, origin) in [('-', Origin::OldVersion), ('+', Origin::Script)] {
         let side_text: String = text
             .lines()
-            .filter(|line| !["---", "+++", "@@", "diff ", "index ", "commit ", "Author:", "Date:"].iter().any(|mark| line.starts_with(mark)))
+            .filter(|line| {
+                !["---", "+++", "@@", "diff ", "index ", "commit ", "Author:", "Date:"]
+                    .iter()
+                    .any(|mark| line.starts_with(mark))
+            })
             .filter_map(|line| match line.chars().next() {
                 Some(c) if c == keep || c == ' ' => Some(&line[1..]),
                 Some('-' | '+') => None,
@@ -116,10 +135,27 @@ fn dig_repository(tree: &Tree, entry: &Entry, dug: &mut Dug) {
     let (Some(folder), Some(file)) = (full.parent(), full.file_name()) else { return };
     let output = Process::new("git")
         .arg("--no-pager")
-        .args(["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "log.showSignature=false"])
+        .args([
+            "-c",
+            "core.fsmonitor=false",
+            "-c",
+            "core.hooksPath=/dev/null",
+            "-c",
+            "log.showSignature=false",
+        ])
         .arg("-C")
         .arg(folder)
-        .args(["log", "-p", "--no-ext-diff", "--no-textconv", "--no-color", "--format=commit %ct", "-n", MOST_CHANGES, "--"])
+        .args([
+            "log",
+            "-p",
+            "--no-ext-diff",
+            "--no-textconv",
+            "--no-color",
+            "--format=commit %ct",
+            "-n",
+            MOST_CHANGES,
+            "--",
+        ])
         .arg(file)
         .env("GIT_OPTIONAL_LOCKS", "0")
         .env("GIT_TERMINAL_PROMPT", "0")
@@ -135,9 +171,13 @@ fn dig_repository(tree: &Tree, entry: &Entry, dug: &mut Dug) {
 
 /// Puts the settings of the file that `--config` names below the flags of the command.
 pub(super) fn add_config_file(tree: &Tree, side: Side, command: &mut Command) {
-    let Some(file) = command.config_file.as_deref().and_then(|path| tree.find(path, side)) else { return };
+    let Some(file) = command.config_file.as_deref().and_then(|path| tree.find(path, side)) else {
+        return;
+    };
     let Some(text) = tree.text(file) else { return };
-    let Some(serde_json::Value::Object(settings)) = yaml::parse(&text).into_iter().next() else { return };
+    let Some(serde_json::Value::Object(settings)) = yaml::parse(&text).into_iter().next() else {
+        return;
+    };
     let mut config = Config::new(command.config.engine);
     config.set_dump(&settings);
     config.version = command.config.version.clone();

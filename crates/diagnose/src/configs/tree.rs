@@ -70,7 +70,12 @@ impl Tree {
     /// # Errors
     /// When the folder cannot be listed.
     pub fn open(root: &Path) -> std::io::Result<Tree> {
-        let mut tree = Tree { root: root.to_owned(), entries: Vec::new(), live: false, gaps: RefCell::default() };
+        let mut tree = Tree {
+            root: root.to_owned(),
+            entries: Vec::new(),
+            live: false,
+            gaps: RefCell::default(),
+        };
         fs::read_dir(root)?;
         tree.walk("", 0, MOST_DEPTH);
         tree.entries.sort_by(|a, b| a.path.cmp(&b.path));
@@ -79,7 +84,12 @@ impl Tree {
 
     /// Lists the places of the running host where configurations are kept. What may not be read becomes a gap.
     pub fn host() -> Tree {
-        let mut tree = Tree { root: PathBuf::from("/"), entries: Vec::new(), live: true, gaps: RefCell::default() };
+        let mut tree = Tree {
+            root: PathBuf::from("/"),
+            entries: Vec::new(),
+            live: true,
+            gaps: RefCell::default(),
+        };
         for (place, depth) in HOST_PLACES {
             tree.walk(place, 0, *depth);
         }
@@ -103,7 +113,16 @@ impl Tree {
             // Links are not followed: they could lead out of the folder, or around in it.
             let Ok(kind) = item.file_type() else { continue };
             if kind.is_dir() {
-                let skipped = matches!(name.as_str(), ".git" | "node_modules" | ".cache" | ".venv" | "venv" | "site-packages" | "target");
+                let skipped = matches!(
+                    name.as_str(),
+                    ".git"
+                        | "node_modules"
+                        | ".cache"
+                        | ".venv"
+                        | "venv"
+                        | "site-packages"
+                        | "target"
+                );
                 if depth < deepest && !skipped {
                     self.walk(&path, depth + 1, deepest);
                 }
@@ -119,7 +138,12 @@ impl Tree {
             .and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok())
             .map(|d| d.as_secs_f64());
         let side = if self.live { Side::Open } else { side_of(&path) };
-        self.entries.push(Entry { path, side, len: metadata.map_or(0, fs::Metadata::len), modified });
+        self.entries.push(Entry {
+            path,
+            side,
+            len: metadata.map_or(0, fs::Metadata::len),
+            modified,
+        });
     }
 
     fn processes(&mut self) {
@@ -165,7 +189,11 @@ impl Tree {
     pub fn find(&self, host_path: &str, side: Side) -> Option<&Entry> {
         let wanted = host_path.trim_start_matches('/');
         let matches = |entry: &&Entry| entry.host_path() == wanted;
-        self.entries.iter().filter(matches).find(|entry| entry.side == side).or_else(|| self.entries.iter().find(matches))
+        self.entries
+            .iter()
+            .filter(matches)
+            .find(|entry| entry.side == side)
+            .or_else(|| self.entries.iter().find(matches))
     }
 
     /// When a file was changed; unknown for copies, whose times say when they were copied.
@@ -206,8 +234,16 @@ mod tests {
             fs::write(full, "x").unwrap();
         }
         let tree = Tree::open(folder.path()).unwrap();
-        let sides: Vec<(&str, Side)> = tree.entries.iter().map(|e| (e.host_path(), e.side)).collect();
-        assert_eq!(sides, [("server.log", Side::Before), ("etc/x.service", Side::Open), ("proc/7/cmdline", Side::Now)]);
+        let sides: Vec<(&str, Side)> =
+            tree.entries.iter().map(|e| (e.host_path(), e.side)).collect();
+        assert_eq!(
+            sides,
+            [
+                ("server.log", Side::Before),
+                ("etc/x.service", Side::Open),
+                ("proc/7/cmdline", Side::Now)
+            ]
+        );
         assert!(tree.find("/etc/x.service", Side::Now).is_some());
         assert!(Tree::open(&folder.path().join("none")).is_err());
     }

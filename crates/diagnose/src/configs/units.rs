@@ -25,10 +25,14 @@ pub(super) fn dig(tree: &Tree, dug: &mut Dug) {
     let mut units: BTreeMap<String, Files<'_>> = BTreeMap::new();
     for entry in &tree.entries {
         let path = entry.path.as_str();
-        let Some((folder, file)) = path.rsplit_once('/') else { continue };
+        let (folder, file) = path.rsplit_once('/').unwrap_or(("", path));
         if let Some(unit) = folder.strip_suffix(".service.d") {
             let files = units.entry(format!("{unit}.service")).or_default();
-            if file.ends_with(".conf") { files.drop_ins.push(entry) } else { files.disabled.push(entry) }
+            if file.ends_with(".conf") {
+                files.drop_ins.push(entry)
+            } else {
+                files.disabled.push(entry)
+            }
         } else if let Some((unit, aside)) = unit_name(file) {
             let files = units.entry(format!("{folder}/{unit}")).or_default();
             if aside { files.backups.push(entry) } else { files.main = Some(entry) }
@@ -48,7 +52,8 @@ fn dig_unit(tree: &Tree, unit: &str, files: &Files<'_>, dug: &mut Dug) {
         }
         merged
     };
-    let in_force: Vec<&Entry> = files.main.into_iter().chain(files.drop_ins.iter().copied()).collect();
+    let in_force: Vec<&Entry> =
+        files.main.into_iter().chain(files.drop_ins.iter().copied()).collect();
     let merged = layered(&in_force);
     dug.found.extend(found(tree, &merged, &in_force, name, Origin::Unit));
     if let Some(main) = files.main
@@ -63,7 +68,9 @@ fn dig_unit(tree: &Tree, unit: &str, files: &Files<'_>, dug: &mut Dug) {
         let layers: Vec<&Entry> = files.main.into_iter().chain([disabled]).collect();
         let merged = layered(&layers);
         // Without an ExecStart of its own it would only repeat the main unit.
-        if merged.exec_start.iter().any(|exec| exec.text + 1 == layers.len()) || merged.environment != layered(&layers[..layers.len() - 1]).environment {
+        if merged.exec_start.iter().any(|exec| exec.text + 1 == layers.len())
+            || merged.environment != layered(&layers[..layers.len() - 1]).environment
+        {
             dug.found.extend(found(tree, &merged, &layers, name, Origin::DisabledDropIn));
         }
     }
@@ -89,7 +96,9 @@ fn dig_unit(tree: &Tree, unit: &str, files: &Files<'_>, dug: &mut Dug) {
 /// Copies that lie beside a file: `path.bak`, `path~`.
 fn copies_of<'a>(tree: &'a Tree, path: &'a str) -> impl Iterator<Item = &'a Entry> {
     let wanted = path.trim_start_matches('/');
-    tree.entries.iter().filter(move |entry| entry.host_path().len() > wanted.len() && entry.host_path().starts_with(wanted))
+    tree.entries.iter().filter(move |entry| {
+        entry.host_path().len() > wanted.len() && entry.host_path().starts_with(wanted)
+    })
 }
 
 /// The part between `@` and `.service`.

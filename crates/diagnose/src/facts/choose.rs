@@ -76,7 +76,9 @@ impl Case<'_> {
 
     /// What the accept rates mean on each side, where the logs print them.
     pub fn rates(&self) -> (Option<RateDef>, Option<RateDef>) {
-        let def = |side: &SideView<'_>| side.run.and_then(|(_, run)| run.rate).map(|inferred| inferred.def);
+        let def = |side: &SideView<'_>| {
+            side.run.and_then(|(_, run)| run.rate).map(|inferred| inferred.def)
+        };
         (def(&self.before), def(&self.now))
     }
 }
@@ -84,19 +86,27 @@ impl Case<'_> {
 /// Lays the evidence out as two sides.
 pub(crate) fn case(evidence: &Evidence) -> Case<'_> {
     let now_run = run_of(evidence, Side::Now);
-    let before_run = run_of(evidence, Side::Before).filter(|(_, run)| now_run.is_none_or(|(_, now)| !std::ptr::eq(now, *run)));
+    let before_run = run_of(evidence, Side::Before)
+        .filter(|(_, run)| now_run.is_none_or(|(_, now)| !std::ptr::eq(now, *run)));
     let launch = evidence.launches.iter().filter(|item| item.side != Side::After).max_by(|a, b| {
-        let measured = |item: &Item<Launch>| item.what.aggregate_tok_s.is_some() || item.what.decode_tok_s.is_some();
-        measured(a).cmp(&measured(b)).then(a.what.time.partial_cmp(&b.what.time).unwrap_or(std::cmp::Ordering::Equal))
+        let measured = |item: &Item<Launch>| {
+            item.what.aggregate_tok_s.is_some() || item.what.decode_tok_s.is_some()
+        };
+        measured(a)
+            .cmp(&measured(b))
+            .then(a.what.time.partial_cmp(&b.what.time).unwrap_or(std::cmp::Ordering::Equal))
     });
     let mut now_config = current_config(evidence, now_run);
     let before_config = earlier_config(evidence, before_run, now_config.as_ref());
     let goes_on = now_run.is_none_or(|(_, run)| {
-        run.asked.is_none() && !run.ready && before_config.as_ref().is_none_or(|before| !contradicts(&before.config, run))
+        run.asked.is_none()
+            && !run.ready
+            && before_config.as_ref().is_none_or(|before| !contradicts(&before.config, run))
     });
     if now_config.is_none() && goes_on {
         // The log goes on without a new start: what ran before still runs.
-        now_config = before_config.clone().map(|in_force| InForce { same_process: true, ..in_force });
+        now_config =
+            before_config.clone().map(|in_force| InForce { same_process: true, ..in_force });
     }
     let now_config = now_config.or_else(|| fragment(now_run));
     let same_process = now_config.as_ref().is_some_and(|c| c.same_process);
@@ -104,7 +114,9 @@ pub(crate) fn case(evidence: &Evidence) -> Case<'_> {
         (Some(before), Some(now)) if !same_process => {
             let mut differences = before.config.differences(&now.config);
             if now.fragment {
-                differences.retain(|difference| difference.b.is_some() && now.config.settings.contains_key(&difference.key));
+                differences.retain(|difference| {
+                    difference.b.is_some() && now.config.settings.contains_key(&difference.key)
+                });
             }
             differences
         }
@@ -129,7 +141,12 @@ pub(crate) fn case(evidence: &Evidence) -> Case<'_> {
     Case { evidence, engine, now, before, differences, launch, same_process, fixed_probe }
 }
 
-fn view<'a>(evidence: &'a Evidence, side: Side, run: Option<(&'a str, &'a Run)>, in_force: Option<InForce<'a>>) -> SideView<'a> {
+fn view<'a>(
+    evidence: &'a Evidence,
+    side: Side,
+    run: Option<(&'a str, &'a Run)>,
+    in_force: Option<InForce<'a>>,
+) -> SideView<'a> {
     let labelled = |s: Side| s == side || (side == Side::Now && s == Side::Open);
     let mut probes: Vec<_> = evidence.probes.iter().filter(|item| labelled(item.side)).collect();
     // Without labels the last probe is now and the ones before it are before.
@@ -137,7 +154,11 @@ fn view<'a>(evidence: &'a Evidence, side: Side, run: Option<(&'a str, &'a Run)>,
         let open: Vec<_> = evidence.probes.iter().filter(|item| item.side == Side::Open).collect();
         probes = open.split_last().map_or_else(Vec::new, |(_, rest)| rest.to_vec());
     }
-    let gpu = evidence.gpus.iter().rfind(|item| labelled(item.side)).map(|item| (item.source.as_str(), &item.what));
+    let gpu = evidence
+        .gpus
+        .iter()
+        .rfind(|item| labelled(item.side))
+        .map(|item| (item.source.as_str(), &item.what));
     let windows = run.map(|(_, run)| users_windows(run, &probes)).unwrap_or_default();
     SideView {
         in_force,
@@ -152,11 +173,18 @@ fn view<'a>(evidence: &'a Evidence, side: Side, run: Option<(&'a str, &'a Run)>,
 
 /// Windows without those that a probe made: close to its time and with its concurrency. When nothing else is left, the
 /// probe's own windows are what the log has.
-fn users_windows<'a>(run: &'a Run, probes: &[&Item<crate::collect::probe::Probe>]) -> Vec<&'a Window> {
+fn users_windows<'a>(
+    run: &'a Run,
+    probes: &[&Item<crate::collect::probe::Probe>],
+) -> Vec<&'a Window> {
     let made_by_probe = |window: &Window| {
         probes.iter().any(|probe| {
             let probe = &probe.what;
-            let (Some(t), Some(taken), Some(concurrency)) = (window.t, probe.taken_at, probe.workload.concurrency) else { return false };
+            let (Some(t), Some(taken), Some(concurrency)) =
+                (window.t, probe.taken_at, probe.workload.concurrency)
+            else {
+                return false;
+            };
             let total: f64 = probe.requests.iter().map(|request| request.e2e_s).sum();
             let reach = total / concurrency.max(1.0) + 60.0;
             // Some stamps have no year: both are compared by their place in it.
@@ -172,9 +200,11 @@ fn users_windows<'a>(run: &'a Run, probes: &[&Item<crate::collect::probe::Probe>
 /// The run that speaks for a side: the last one with windows of the logs that its folder names; without such folders the
 /// last run of all is now, and the last different one before it is before.
 fn run_of(evidence: &Evidence, side: Side) -> Option<(&str, &Run)> {
-    let labelled: Vec<(&str, &Run)> =
-        Evidence::of(&evidence.logs, side).flat_map(|item| item.what.runs.iter().map(|run| (item.source.as_str(), run))).collect();
-    let last_with_windows = |runs: &[(&'_ str, &'_ Run)]| runs.iter().rposition(|(_, run)| !run.windows.is_empty());
+    let labelled: Vec<(&str, &Run)> = Evidence::of(&evidence.logs, side)
+        .flat_map(|item| item.what.runs.iter().map(|run| (item.source.as_str(), run)))
+        .collect();
+    let last_with_windows =
+        |runs: &[(&'_ str, &'_ Run)]| runs.iter().rposition(|(_, run)| !run.windows.is_empty());
     if let Some(i) = last_with_windows(&labelled).or(labelled.len().checked_sub(1)) {
         return Some(labelled[i]);
     }
@@ -189,19 +219,33 @@ fn run_of(evidence: &Evidence, side: Side) -> Option<(&str, &Run)> {
     match side {
         Side::Now => open.pop(),
         Side::Before => {
-            let has_now = Evidence::of(&evidence.logs, Side::Now).next().is_some();
-            if !has_now {
+            let now: Vec<(&str, &Run)> = Evidence::of(&evidence.logs, Side::Now)
+                .flat_map(|item| item.what.runs.iter().map(|run| (item.source.as_str(), run)))
+                .filter(|(_, run)| !run.windows.is_empty())
+                .collect();
+            if now.is_empty() {
                 open.pop();
             }
-            open.pop()
+            // A log of now that reaches back before the last start holds the earlier run as well.
+            open.pop().or_else(|| now.len().checked_sub(2).map(|i| now[i]))
         }
         _ => None,
     }
 }
 
+/// Whether a configuration is the one in the header of a run.
+fn heads(found: &Found, (path, run): (&str, &Run)) -> bool {
+    found.path == path && found.line.map(u64::from) == Some(run.asked_line.max(1))
+}
+
 /// What runs now: the most certain source of this side, filled up with what the run resolved.
-fn current_config<'a>(evidence: &'a Evidence, run: Option<(&'a str, &'a Run)>) -> Option<InForce<'a>> {
-    let rank = |found: &Found| (found.side != Side::Now, found.origin, std::cmp::Reverse(found.line.unwrap_or(0)));
+fn current_config<'a>(
+    evidence: &'a Evidence,
+    run: Option<(&'a str, &'a Run)>,
+) -> Option<InForce<'a>> {
+    let rank = |found: &Found| {
+        (found.side != Side::Now, found.origin, std::cmp::Reverse(found.line.unwrap_or(0)))
+    };
     let found = evidence
         .configs
         .iter()
@@ -210,9 +254,11 @@ fn current_config<'a>(evidence: &'a Evidence, run: Option<(&'a str, &'a Run)>) -
             Side::Open => found.origin.is_current(),
             _ => false,
         })
-        .filter(|found| found.origin != Origin::LogArgs || run.is_some_and(|(path, _)| path == found.path))
+        .filter(|found| found.origin != Origin::LogArgs || run.is_some_and(|run| heads(found, run)))
         // What lies on the disk is not what runs when the log says otherwise.
-        .filter(|found| found.side == Side::Now || run.is_none_or(|(_, run)| !contradicts(&found.config, run)))
+        .filter(|found| {
+            found.side == Side::Now || run.is_none_or(|(_, run)| !contradicts(&found.config, run))
+        })
         .min_by_key(|found| rank(found));
     with_command(evidence, found, run)
 }
@@ -221,7 +267,8 @@ fn current_config<'a>(evidence: &'a Evidence, run: Option<(&'a str, &'a Run)>) -
 /// context, a larger running limit.
 fn contradicts(config: &Config, run: &Run) -> bool {
     let int = |factor| dialects::effective::get(config, factor).and_then(|value| value.as_f64());
-    let differ = |a: Option<f64>, b: Option<f64>| a.zip(b).is_some_and(|(a, b)| (a - b).abs() > 0.5);
+    let differ =
+        |a: Option<f64>, b: Option<f64>| a.zip(b).is_some_and(|(a, b)| (a - b).abs() > 0.5);
     let width = run.rate.map(|rate| f64::from(rate.draft_tokens)).or(run.sizes.verify_width);
     let context = config.number(Factor::ModelMaxContext);
     let limit = config.number(Factor::SchedMaxRunning);
@@ -243,11 +290,17 @@ fn fragment<'a>(run: Option<(&'a str, &'a Run)>) -> Option<InForce<'a>> {
 }
 
 /// A dump tells every value, a command line tells which of them somebody asked for: together they tell both.
-fn with_command<'a>(evidence: &'a Evidence, found: Option<&'a Found>, run: Option<(&'a str, &'a Run)>) -> Option<InForce<'a>> {
+fn with_command<'a>(
+    evidence: &'a Evidence,
+    found: Option<&'a Found>,
+    run: Option<(&'a str, &'a Run)>,
+) -> Option<InForce<'a>> {
     let mut chosen = in_force(found, run)?;
     if let Some(dump) = found.filter(|found| found.config.whole) {
         let command = evidence.configs.iter().find(|other| {
-            matches!(other.origin, Origin::Process | Origin::ProcessList) && other.side == dump.side && other.config.engine == dump.config.engine
+            matches!(other.origin, Origin::Process | Origin::ProcessList)
+                && other.side == dump.side
+                && other.config.engine == dump.config.engine
         });
         if let Some(command) = command {
             let mut config = command.config.clone();
@@ -259,34 +312,71 @@ fn with_command<'a>(evidence: &'a Evidence, found: Option<&'a Found>, run: Optio
 }
 
 /// What ran before: what the earlier log or a launch record says, else the most certain trace that differs from now.
-fn earlier_config<'a>(evidence: &'a Evidence, run: Option<(&'a str, &'a Run)>, now: Option<&InForce<'a>>) -> Option<InForce<'a>> {
-    let is_now = |found: &Found| now.and_then(|now| now.found).is_some_and(|now| std::ptr::eq(now, found));
-    let candidates = || evidence.configs.iter().filter(|found| matches!(found.side, Side::Before | Side::Open) && !is_now(found));
+fn earlier_config<'a>(
+    evidence: &'a Evidence,
+    run: Option<(&'a str, &'a Run)>,
+    now: Option<&InForce<'a>>,
+) -> Option<InForce<'a>> {
+    let is_now =
+        |found: &Found| now.and_then(|now| now.found).is_some_and(|now| std::ptr::eq(now, found));
+    let candidates = || {
+        evidence
+            .configs
+            .iter()
+            .filter(|found| matches!(found.side, Side::Before | Side::Open) && !is_now(found))
+    };
     let by_date = |found: &&Found| (found.time.map(|t| t as i64), found.line);
+    // A log that holds the earlier run holds its arguments too.
+    let header = evidence.configs.iter().find(|found| {
+        found.origin == Origin::LogArgs
+            && !is_now(found)
+            && run.is_some_and(|run| heads(found, run))
+    });
+    if header.is_some() {
+        return with_command(evidence, header, run);
+    }
     let strong = candidates()
-        .filter(|found| found.side == Side::Before && found.origin.is_current() || found.origin == Origin::LaunchRecord)
-        .filter(|found| found.origin != Origin::LogArgs || run.is_none_or(|(path, _)| path == found.path))
-        .min_by_key(|found| (found.side != Side::Before, found.origin, std::cmp::Reverse(by_date(found))));
+        .filter(|found| {
+            found.side == Side::Before && found.origin.is_current()
+                || found.origin == Origin::LaunchRecord
+        })
+        .filter(|found| found.origin != Origin::LogArgs || run.is_none_or(|run| heads(found, run)))
+        .min_by_key(|found| {
+            (found.side != Side::Before, found.origin, std::cmp::Reverse(by_date(found)))
+        });
     if strong.is_some() || (now.is_none() && run.is_some()) {
         return with_command(evidence, strong, run);
     }
     // A unit that differs from what runs while its backup does not was edited and not put in force yet.
     let pending = |found: &Found| {
         found.origin == Origin::Unit
-            && candidates().any(|other| other.origin == Origin::Backup && other.name == found.name && now.is_some_and(|now| other.config.differences(&now.config).is_empty()))
+            && candidates().any(|other| {
+                other.origin == Origin::Backup
+                    && other.name == found.name
+                    && now.is_some_and(|now| other.config.differences(&now.config).is_empty())
+            })
     };
     let differs = |found: &&Found, needs_effect: bool| {
         now.is_none_or(|now| {
             let engine = now.config.engine;
             found.config.engine == engine
-                && found.config.differences(&now.config).iter().any(|d| !needs_effect || d.factor().is_some_and(|f| !mechanisms::moves(engine, f).is_empty()))
+                && found.config.differences(&now.config).iter().any(|d| {
+                    !needs_effect
+                        || d.factor().is_some_and(|f| !mechanisms::moves(engine, f).is_empty())
+                })
         })
     };
     let weak = |needs_effect: bool| {
         candidates()
             .filter(|found| found.origin > Origin::LogArgs && !pending(found))
             .filter(|found| differs(found, needs_effect))
-            .min_by_key(|found| (std::cmp::Reverse((found.origin.confidence() * 100.0) as i64), found.origin, std::cmp::Reverse(by_date(found))))
+            .min_by_key(|found| {
+                (
+                    std::cmp::Reverse((found.origin.confidence() * 100.0) as i64),
+                    found.origin,
+                    std::cmp::Reverse(by_date(found)),
+                )
+            })
     };
     let weak = weak(true).or_else(|| weak(false));
     in_force(weak, run)

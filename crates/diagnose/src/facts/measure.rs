@@ -15,7 +15,12 @@ use crate::stats;
 const FIRST_MINUTES_S: f64 = 120.0;
 
 /// Measures one side.
-pub(super) fn side(evidence: &Evidence, view: &mut SideView<'_>, side: Side, launch: Option<&Item<Launch>>) {
+pub(super) fn side(
+    evidence: &Evidence,
+    view: &mut SideView<'_>,
+    side: Side,
+    launch: Option<&Item<Launch>>,
+) {
     probes(view);
     tables(view);
     if let Some(launch) = launch {
@@ -50,7 +55,12 @@ fn probes(view: &mut SideView<'_>) {
     let Some(first) = view.probes.first() else { return };
     let source = first.source.clone();
     let workload = first.what.workload.clone();
-    let requests: Vec<Request> = probe::pooled(view.probes.iter().filter(|item| item.what.workload.comparable(&workload)).map(|item| &item.what));
+    let requests: Vec<Request> = probe::pooled(
+        view.probes
+            .iter()
+            .filter(|item| item.what.workload.comparable(&workload))
+            .map(|item| &item.what),
+    );
     let facts = &mut view.facts;
     let speeds = probe::decode_speeds(&requests);
     facts.add(Q::DecodeTokS, stats::median_estimate(speeds.iter().copied()), &source);
@@ -92,11 +102,14 @@ fn log(view: &mut SideView<'_>) {
     let Some((source, run)) = view.run else { return };
     let windows = std::mem::take(&mut view.windows);
     let facts = &mut view.facts;
-    let each = |pick: fn(&Window) -> Option<f32>| -> Vec<f64> { windows.iter().filter_map(|w| pick(w)).map(f64::from).collect() };
+    let each = |pick: fn(&Window) -> Option<f32>| -> Vec<f64> {
+        windows.iter().filter_map(|w| pick(w)).map(f64::from).collect()
+    };
 
     facts.add(Q::AcceptLen, stats::mean_estimate(&each(|w| w.accept_len)), source);
     // A server that does not draft commits one token per step, and its log says nothing about it.
-    let steps = view.in_force.as_ref().and_then(|c| effective::get(&c.config, Factor::SpecNumSteps));
+    let steps =
+        view.in_force.as_ref().and_then(|c| effective::get(&c.config, Factor::SpecNumSteps));
     if !windows.is_empty() && steps.and_then(|v| v.as_i64()) == Some(0) {
         facts.state(Q::AcceptLen, Some(1.0), source);
     }
@@ -113,7 +126,11 @@ fn log(view: &mut SideView<'_>) {
     facts.add(Q::StepsPerS, stats::quantile_estimate(&steps, 0.5), source);
     let step_ms = stats::sorted(steps.iter().map(|s| 1e3 / s));
     facts.add(Q::StepMs, stats::quantile_estimate(&step_ms, 0.5), source);
-    facts.add(Q::GenTokS, stats::median_estimate(believable.iter().map(|w| f64::from(w.tok_s))), source);
+    facts.add(
+        Q::GenTokS,
+        stats::median_estimate(believable.iter().map(|w| f64::from(w.tok_s))),
+        source,
+    );
     let streams: Vec<f64> = believable.iter().filter_map(|w| w.stream_tok_s()).collect();
     facts.add(Q::TrafficTokS, stats::mean_estimate(&streams), source);
     facts.add(Q::DecodeTokS, stats::mean_estimate(&streams), source);
@@ -131,12 +148,26 @@ fn log(view: &mut SideView<'_>) {
     drift(&windows, facts, source);
 
     let prompt_tokens = run.new_tokens + run.cached_tokens;
-    if run.cached_tokens > 0 || (run.prefill_batches > 0 && run.asked.as_ref().is_none_or(|c| c.engine.like_sglang())) {
-        facts.state(Q::CachedShare, (prompt_tokens > 0).then(|| run.cached_tokens as f64 / prompt_tokens as f64), source);
+    if run.cached_tokens > 0
+        || (run.prefill_batches > 0 && run.asked.as_ref().is_none_or(|c| c.engine.like_sglang()))
+    {
+        facts.state(
+            Q::CachedShare,
+            (prompt_tokens > 0).then(|| run.cached_tokens as f64 / prompt_tokens as f64),
+            source,
+        );
     }
     let hits = each(|w| w.hit_rate);
-    facts.state(Q::CachedShare, hits.get(hits.len() / 2..).and_then(|late| stats::median(late.iter().copied())), source);
-    facts.add(Q::PrefillTokS, stats::quantile_estimate(&stats::sorted(run.prefill_rates.iter()), 0.75), source);
+    facts.state(
+        Q::CachedShare,
+        hits.get(hits.len() / 2..).and_then(|late| stats::median(late.iter().copied())),
+        source,
+    );
+    facts.add(
+        Q::PrefillTokS,
+        stats::quantile_estimate(&stats::sorted(run.prefill_rates.iter()), 0.75),
+        source,
+    );
     facts.add(Q::PromptP50, stats::median_estimate(run.prompts.iter()), source);
     facts.add(Q::OutputP50, stats::median_estimate(run.outputs.iter()), source);
     facts.add(Q::Temperature, stats::median_estimate(run.temperatures.iter()), source);
@@ -157,7 +188,11 @@ fn log(view: &mut SideView<'_>) {
 /// The believable windows of a run that are among the given ones; all of the run's when none is.
 fn believable_among<'a>(run: &'a Run, windows: &[&'a Window]) -> Vec<&'a Window> {
     let all = run.believable();
-    let among: Vec<&Window> = all.iter().copied().filter(|w| windows.iter().any(|other| std::ptr::eq(*w, *other))).collect();
+    let among: Vec<&Window> = all
+        .iter()
+        .copied()
+        .filter(|w| windows.iter().any(|other| std::ptr::eq(*w, *other)))
+        .collect();
     if among.is_empty() { all } else { among }
 }
 
@@ -167,7 +202,11 @@ fn whole_log_tok_s(windows: &[&Window]) -> Option<f64> {
     let equal_times = windows.iter().all(|w| w.prompt_tok_s.is_some());
     let (mut tokens, mut seconds) = (0.0, 0.0);
     for window in windows.iter().filter(|w| w.tok_s > 0.0) {
-        let made = if equal_times { f64::from(window.tok_s) } else { f64::from(window.running * window.accept_len.unwrap_or(1.0)) };
+        let made = if equal_times {
+            f64::from(window.tok_s)
+        } else {
+            f64::from(window.running * window.accept_len.unwrap_or(1.0))
+        };
         tokens += made * f64::from(window.n);
         seconds += made / f64::from(window.tok_s) * f64::from(window.n);
     }
@@ -179,7 +218,11 @@ fn drift(windows: &[&Window], facts: &mut super::side::Facts, source: &str) {
     let Some(start) = windows.iter().find_map(|w| w.t) else { return };
     let Some(end) = windows.iter().rev().find_map(|w| w.t) else { return };
     let between = |from: f64, to: f64| -> Vec<f64> {
-        windows.iter().filter(|w| w.t.is_some_and(|t| t >= from && t <= to) && w.running > 0.0).map(|w| f64::from(w.tok_s)).collect()
+        windows
+            .iter()
+            .filter(|w| w.t.is_some_and(|t| t >= from && t <= to) && w.running > 0.0)
+            .map(|w| f64::from(w.tok_s))
+            .collect()
     };
     let first = between(start, start + FIRST_MINUTES_S);
     let late = between(end - (end - start) / 3.0, end);
@@ -190,7 +233,11 @@ fn drift(windows: &[&Window], facts: &mut super::side::Facts, source: &str) {
 }
 
 fn scrapes(evidence: &Evidence, view: &mut SideView<'_>, side: Side) {
-    for item in evidence.scrapes.iter().filter(|item| item.side == side || (side == Side::Now && item.side == Side::Open)) {
+    for item in evidence
+        .scrapes
+        .iter()
+        .filter(|item| item.side == side || (side == Side::Now && item.side == Side::Open))
+    {
         let (facts, scrape, source) = (&mut view.facts, &item.what, &item.source);
         facts.state(Q::Running, scrape.get(Metric::Running), source);
         facts.state(Q::Queue, scrape.get(Metric::Waiting), source);
@@ -200,22 +247,38 @@ fn scrapes(evidence: &Evidence, view: &mut SideView<'_>, side: Side) {
         facts.state(Q::MaxRunning, scrape.get(Metric::MaxRunning), source);
         facts.state(Q::Retracted, scrape.get(Metric::Preemptions), source);
         facts.state(Q::AcceptLen, scrape.accept_len(), source);
-        let mean_wait = scrape.get(Metric::QueueTimeSum).zip(scrape.get(Metric::QueueTimeCount)).filter(|(_, n)| *n > 0.0).map(|(s, n)| s / n);
+        let mean_wait = scrape
+            .get(Metric::QueueTimeSum)
+            .zip(scrape.get(Metric::QueueTimeCount))
+            .filter(|(_, n)| *n > 0.0)
+            .map(|(s, n)| s / n);
         facts.state(Q::QueueTimeS, mean_wait, source);
-        let hits = scrape.get(Metric::PrefixHits).zip(scrape.get(Metric::PrefixQueries)).filter(|(_, n)| *n > 0.0).map(|(hits, n)| hits / n);
+        let hits = scrape
+            .get(Metric::PrefixHits)
+            .zip(scrape.get(Metric::PrefixQueries))
+            .filter(|(_, n)| *n > 0.0)
+            .map(|(hits, n)| hits / n);
         facts.state(Q::CachedShare, hits, source);
     }
 }
 
 /// Limits that endpoints and configurations state.
 fn limits(evidence: &Evidence, view: &mut SideView<'_>, side: Side) {
-    for item in evidence.infos.iter().filter(|item| item.side == side || (side == Side::Now && item.side == Side::Open)) {
+    for item in evidence
+        .infos
+        .iter()
+        .filter(|item| item.side == side || (side == Side::Now && item.side == Side::Open))
+    {
         let (facts, state, source) = (&mut view.facts, &item.what.state, &item.source);
         facts.state(Q::MaxRunning, state.max_running, source);
         facts.state(Q::KvTokens, state.kv_tokens, source);
         facts.state(Q::WeightsGib, state.weights_gib, source);
     }
-    let asked = view.in_force.as_ref().filter(|c| c.config.engine != Engine::Sglang).and_then(|c| c.config.number(Factor::SchedMaxRunning));
+    let asked = view
+        .in_force
+        .as_ref()
+        .filter(|c| c.config.engine != Engine::Sglang)
+        .and_then(|c| c.config.number(Factor::SchedMaxRunning));
     view.facts.state(Q::MaxRunning, asked, "configuration");
     let temperature = view.probes.first().and_then(|item| item.what.workload.temperature);
     if let Some(item) = view.probes.first() {
@@ -230,5 +293,9 @@ fn gpu(view: &mut SideView<'_>) {
     facts.state(Q::GpuUtil, gpu.mean(|g| g.utilization), source);
     facts.state(Q::SmMhz, gpu.mean(|g| g.sm_mhz), source);
     facts.state(Q::MemMhz, gpu.mean(|g| g.memory_mhz), source);
-    facts.state(Q::GpuTemp, gpu.gpus.iter().filter_map(|g| g.temperature_c).reduce(f64::max), source);
+    facts.state(
+        Q::GpuTemp,
+        gpu.gpus.iter().filter_map(|g| g.temperature_c).reduce(f64::max),
+        source,
+    );
 }

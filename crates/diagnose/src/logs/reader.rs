@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::Path;
 
-use dialects::log::{Accept, Decode, Event, Interval, Lines, Parser, Phase, Prefill, Record, Start, Time, Timing, rate};
+use dialects::log::{
+    Accept, Decode, Event, Interval, Lines, Parser, Phase, Prefill, Record, Start, Time, Timing,
+    rate,
+};
 use dialects::{Config, Engine};
 
 use super::runs::{LogSummary, Run, WarningSeen};
@@ -123,13 +126,16 @@ impl Builder {
             }
             Event::Warning(warning) => {
                 let line = self.line_no;
-                let seen = self.run.warnings.entry(format!("{:?}", warning.kind)).or_insert_with(|| WarningSeen {
-                    says: warning.kind.says().to_owned(),
-                    count: 0,
-                    line,
-                    from: warning.from,
-                    to: warning.to,
-                });
+                let seen =
+                    self.run.warnings.entry(format!("{:?}", warning.kind)).or_insert_with(|| {
+                        WarningSeen {
+                            says: warning.kind.says().to_owned(),
+                            count: 0,
+                            line,
+                            from: warning.from,
+                            to: warning.to,
+                        }
+                    });
                 seen.count += 1;
             }
             Event::Request(request) => {
@@ -149,8 +155,12 @@ impl Builder {
 
     /// A start line after work means that the server was started again.
     fn begins_run(&self, event: &Event) -> bool {
-        let starts = matches!(event, Event::Start(Start::Args { resolved: false, .. } | Start::Version(_) | Start::FreeBefore(_)))
-            || matches!(event, Event::Start(Start::Setting(factor, _)) if *factor == dialects::Factor::ModelPath);
+        let starts = matches!(
+            event,
+            Event::Start(
+                Start::Args { resolved: false, .. } | Start::Version(_) | Start::FreeBefore(_)
+            )
+        ) || matches!(event, Event::Start(Start::Setting(factor, _)) if *factor == dialects::Factor::ModelPath);
         starts && (self.run.ready || !self.run.windows.is_empty())
     }
 
@@ -203,7 +213,8 @@ impl Builder {
             self.pairs.push((len, rate));
         }
         let per_request = running * line.accept_len.unwrap_or(1.0);
-        let steps_per_s = (per_request > 0.0 && line.gen_tok_s > 0.0).then(|| line.gen_tok_s / per_request);
+        let steps_per_s =
+            (per_request > 0.0 && line.gen_tok_s > 0.0).then(|| line.gen_tok_s / per_request);
         self.push(Window {
             t,
             seconds: last.and_then(|(before, _)| Some((t? - before?) as f32)).filter(|s| *s > 0.0),
@@ -231,7 +242,9 @@ impl Builder {
         run.new_tokens += line.new_tokens;
         run.cached_tokens += line.cached_tokens;
         run.largest_prefill = run.largest_prefill.max(line.new_tokens);
-        if let Some(rate) = line.input_tok_s.filter(|_| self.prefill_in_row && line.new_tokens >= 512) {
+        if let Some(rate) =
+            line.input_tok_s.filter(|_| self.prefill_in_row && line.new_tokens >= 512)
+        {
             run.prefill_rates.push(rate);
         }
         self.prefill_in_row = true;
@@ -261,7 +274,8 @@ impl Builder {
         self.busy(t);
         let running = line.running as f32;
         let last = self.last_decode.insert(replica, (t, running));
-        let steady = last.is_some_and(|(_, before)| (before - running).abs() <= (0.1 * before).max(0.0));
+        let steady =
+            last.is_some_and(|(_, before)| (before - running).abs() <= (0.1 * before).max(0.0));
         let validity = match last {
             _ if line.gen_tok_s == 0.0 => Validity::Idle,
             None => Validity::AfterIdle,
@@ -314,7 +328,8 @@ impl Builder {
             });
             if let Some(len) = line.mean_len.or(counted).filter(|len| *len >= 1.0) {
                 window.accept_len = Some(len);
-                window.steps_per_s = (window.running > 0.0).then(|| window.tok_s / (window.running * len));
+                window.steps_per_s =
+                    (window.running > 0.0).then(|| window.tok_s / (window.running * len));
             }
         }
     }
@@ -419,9 +434,15 @@ impl Builder {
                 sizes.graph_max_bs = max_batch.map(|n| n as f64).or(sizes.graph_max_bs);
             }
             Start::Offload { layers, of } => sizes.offloaded = Some((layers, of)),
-            Start::Buffer { host: true, kv: true, mib } => *sizes.host_kv_mib.get_or_insert(0.0) += mib,
-            Start::Buffer { host: true, kv: false, mib } => *sizes.host_weights_mib.get_or_insert(0.0) += mib,
-            Start::Buffer { host: false, kv: false, mib } => *sizes.weights_gib.get_or_insert(0.0) += mib / 1024.0,
+            Start::Buffer { host: true, kv: true, mib } => {
+                *sizes.host_kv_mib.get_or_insert(0.0) += mib
+            }
+            Start::Buffer { host: true, kv: false, mib } => {
+                *sizes.host_weights_mib.get_or_insert(0.0) += mib
+            }
+            Start::Buffer { host: false, kv: false, mib } => {
+                *sizes.weights_gib.get_or_insert(0.0) += mib / 1024.0
+            }
             Start::Buffer { .. } => {}
             Start::Ready => run.ready = true,
         }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use dialects::log::{Clock, Counts, WarningKind};
 use dialects::log::rate::Inferred;
+use dialects::log::{Clock, Counts, WarningKind};
 use dialects::{Config, Engine, Version};
 use serde::{Deserialize, Serialize};
 
@@ -169,7 +169,8 @@ impl Run {
     /// Windows whose speed can be believed. When there are fewer than three, those that agree with them within 3 % (or,
     /// without any clean one, the later and faster half) are taken too: a few honest lines are better than none.
     pub fn believable(&self) -> Vec<&Window> {
-        let clean: Vec<&Window> = self.windows.iter().filter(|w| w.validity == Validity::Clean).collect();
+        let clean: Vec<&Window> =
+            self.windows.iter().filter(|w| w.validity == Validity::Clean).collect();
         let n: u32 = clean.iter().map(|w| w.n).sum();
         if n >= 3 {
             return clean;

@@ -55,7 +55,11 @@ pub(super) fn compact(windows: &mut Vec<Window>) {
         let mut i = 0;
         while i < windows.len() {
             match windows.get(i + 1) {
-                Some(next) if all || (next.validity == windows[i].validity && next.running == windows[i].running) => {
+                Some(next)
+                    if all
+                        || (next.validity == windows[i].validity
+                            && next.running == windows[i].running) =>
+                {
                     out.push(windows[i].merge(next));
                     i += 2;
                 }
@@ -94,10 +98,24 @@ mod tests {
     #[test]
     fn merged_windows_keep_their_means() {
         let window = Window {
-            t: Some(0.0), seconds: None, running: 2.0, queue: Some(0.0), tok_s: 10.0, accept_len: Some(2.0), steps_per_s: Some(5.0), prompt_tok_s: None,
-            kv_usage: None, state_usage: None, hit_rate: None, graph: Some(1.0), validity: Validity::Clean, line: 1, n: 1,
+            t: Some(0.0),
+            seconds: None,
+            running: 2.0,
+            queue: Some(0.0),
+            tok_s: 10.0,
+            accept_len: Some(2.0),
+            steps_per_s: Some(5.0),
+            prompt_tok_s: None,
+            kv_usage: None,
+            state_usage: None,
+            hit_rate: None,
+            graph: Some(1.0),
+            validity: Validity::Clean,
+            line: 1,
+            n: 1,
         };
-        let mut windows: Vec<Window> = (0..MOST_WINDOWS).map(|i| Window { tok_s: i as f32, ..window }).collect();
+        let mut windows: Vec<Window> =
+            (0..MOST_WINDOWS).map(|i| Window { tok_s: i as f32, ..window }).collect();
         compact(&mut windows);
         assert_eq!(windows.len(), MOST_WINDOWS / 2);
         assert_eq!((windows[1].tok_s, windows[1].n), (2.5, 2));

@@ -37,12 +37,22 @@ pub fn render_text(path: &str, log: &LogSummary, shown: Shown) -> String {
         out.push_str(&format!("\nrun {} of {}{}\n", i + 1, log.runs.len(), span(run)));
         header(run, &mut out);
         for warning in run.warnings.values() {
-            let times = if warning.count > 1 { format!(" ({} times)", warning.count) } else { String::new() };
+            let times = if warning.count > 1 {
+                format!(" ({} times)", warning.count)
+            } else {
+                String::new()
+            };
             let to = warning.to.map_or(String::new(), |to| format!(": {}", text::number(to)));
-            out.push_str(&format!("  warning, line {}: {}{to}{times}\n", warning.line, warning.says));
+            out.push_str(&format!(
+                "  warning, line {}: {}{to}{times}\n",
+                warning.line, warning.says
+            ));
         }
         if run.retract_events > 0 {
-            out.push_str(&format!("  warning: {} running requests were pushed out, {} KV tokens thrown away\n", run.retracted_requests, run.retracted_tokens));
+            out.push_str(&format!(
+                "  warning: {} running requests were pushed out, {} KV tokens thrown away\n",
+                run.retracted_requests, run.retracted_tokens
+            ));
         }
         out.push_str(&if shown.plot { plot(run) } else { table(run, shown.all) });
     }
@@ -57,7 +67,12 @@ fn span(run: &Run) -> String {
 /// A time by the clock of its log.
 fn stamp(t: f64, clock: Option<Clock>) -> String {
     let of_day = t.rem_euclid(86_400.0);
-    let time = format!("{:02}:{:02}:{:02}", (of_day / 3600.0) as u32, (of_day / 60.0) as u32 % 60, of_day as u32 % 60);
+    let time = format!(
+        "{:02}:{:02}:{:02}",
+        (of_day / 3600.0) as u32,
+        (of_day / 60.0) as u32 % 60,
+        of_day as u32 % 60
+    );
     let date = text::date(t);
     match clock {
         Some(Clock::Date) => format!("{} {time}", &date[..10]),
@@ -70,11 +85,18 @@ fn stamp(t: f64, clock: Option<Clock>) -> String {
 fn header(run: &Run, out: &mut String) {
     if let Some(config) = run.config() {
         let version = config.version.as_ref().map_or(String::new(), |v| format!(" {v}"));
-        out.push_str(&format!("  configuration ({}{version}, line {}):\n", config.engine, run.asked_line.max(1)));
+        out.push_str(&format!(
+            "  configuration ({}{version}, line {}):\n",
+            config.engine,
+            run.asked_line.max(1)
+        ));
         let effective = effective::of(&config);
         let parts: Vec<String> = effective
             .iter()
-            .filter(|(key, value)| matches!(key, Key::Known(_)) && (!config.whole || value.why != effective::Why::Default))
+            .filter(|(key, value)| {
+                matches!(key, Key::Known(_))
+                    && (!config.whole || value.why != effective::Why::Default)
+            })
             .map(|(key, value)| format!("{key} {};", value.value))
             .collect();
         for line in text::wrap(&parts.join(" "), 94) {
@@ -113,7 +135,8 @@ fn table(run: &Run, all: bool) -> String {
     let believed: Vec<&Window> = run.believable();
     let mut dropped: Vec<(Validity, u32)> = Vec::new();
     for window in &run.windows {
-        if window.validity != Validity::Clean && !believed.iter().any(|b| std::ptr::eq(*b, window)) {
+        if window.validity != Validity::Clean && !believed.iter().any(|b| std::ptr::eq(*b, window))
+        {
             match dropped.iter_mut().find(|(validity, _)| *validity == window.validity) {
                 Some((_, n)) => *n += window.n,
                 None => dropped.push((window.validity, window.n)),
@@ -122,12 +145,30 @@ fn table(run: &Run, all: bool) -> String {
     }
     let windows: Vec<Window> = if all { run.windows.clone() } else { merged(&believed) };
     let mut rows = vec![
-        ["  time", "windows", "running", "queue", "tok/s", "accept len", "steps/s", "KV", "state", "graph", ""].map(str::to_owned).to_vec(),
+        [
+            "  time",
+            "windows",
+            "running",
+            "queue",
+            "tok/s",
+            "accept len",
+            "steps/s",
+            "KV",
+            "state",
+            "graph",
+            "",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
     ];
     rows.extend(windows.iter().map(|window| row(window, run.clock)));
-    let mut out = text::table(&rows, &[false, true, true, true, true, true, true, true, true, true]);
+    let mut out =
+        text::table(&rows, &[false, true, true, true, true, true, true, true, true, true]);
     if !all && !dropped.is_empty() {
-        let parts: Vec<String> = dropped.iter().map(|(validity, n)| format!("{n} {}", validity.reason().unwrap_or("clean"))).collect();
+        let parts: Vec<String> = dropped
+            .iter()
+            .map(|(validity, n)| format!("{n} {}", validity.reason().unwrap_or("clean")))
+            .collect();
         out.push_str(&format!("  left out, because their speed misleads: {}\n", parts.join(", ")));
     }
     out
@@ -146,7 +187,18 @@ fn row(window: &Window, clock: Option<Clock>) -> Vec<String> {
         number(window.steps_per_s),
         share(window.kv_usage),
         share(window.state_usage),
-        window.graph.map_or("-", |g| if g >= 0.99 { "on" } else if g <= 0.01 { "off" } else { "mixed" }).to_owned(),
+        window
+            .graph
+            .map_or("-", |g| {
+                if g >= 0.99 {
+                    "on"
+                } else if g <= 0.01 {
+                    "off"
+                } else {
+                    "mixed"
+                }
+            })
+            .to_owned(),
         window.validity.reason().unwrap_or("").to_owned(),
     ]
 }
@@ -194,7 +246,8 @@ fn plot(run: &Run) -> String {
         let columns = values.len().min(WIDTH);
         let line: String = (0..columns)
             .map(|i| {
-                let part = &values[i * values.len() / columns..((i + 1) * values.len() / columns).max(i * values.len() / columns + 1)];
+                let part = &values[i * values.len() / columns
+                    ..((i + 1) * values.len() / columns).max(i * values.len() / columns + 1)];
                 let mean = part.iter().sum::<f32>() / part.len() as f32;
                 BARS[((mean / most * 7.0).round() as usize).min(7)]
             })

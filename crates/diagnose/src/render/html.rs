@@ -22,7 +22,10 @@ pub fn html(report: &Report) -> String {
     let mut out = String::new();
     out.push_str("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">");
     out.push_str("<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">");
-    out.push_str(&format!("<title>Diagnosis: {}</title><style>{STYLE}</style></head><body>\n", escape(headline(report))));
+    out.push_str(&format!(
+        "<title>Diagnosis: {}</title><style>{STYLE}</style></head><body>\n",
+        escape(headline(report))
+    ));
     let version = report.version.as_deref().map_or(String::new(), |v| format!(" {v}"));
     out.push_str(&format!(
         "<h1>{}</h1><p>{}</p><p class=\"dim\">{}{} {} · {} streams</p>\n",
@@ -53,14 +56,22 @@ pub fn html(report: &Report) -> String {
 /// How much each part moved, as bars: the product of the parts is the speed.
 fn waterfall(report: &Report, out: &mut String) {
     use crate::quantity::Quantity as Q;
-    let parts: Vec<(&Row, f64)> = [Q::DecodeTokS, Q::AcceptLen, Q::StepsPerS, Q::Running, Q::AggregateTokS, Q::TtftP50, Q::PauseP90]
-        .into_iter()
-        .filter_map(|q| {
-            let (b, n) = report.both(q).filter(|(b, n)| *b > 0.0 && *n > 0.0)?;
-            let sense = if q.sense() < 0 { -1.0 } else { 1.0 };
-            Some((report.row(q)?, sense * (n / b).ln()))
-        })
-        .collect();
+    let parts: Vec<(&Row, f64)> = [
+        Q::DecodeTokS,
+        Q::AcceptLen,
+        Q::StepsPerS,
+        Q::Running,
+        Q::AggregateTokS,
+        Q::TtftP50,
+        Q::PauseP90,
+    ]
+    .into_iter()
+    .filter_map(|q| {
+        let (b, n) = report.both(q).filter(|(b, n)| *b > 0.0 && *n > 0.0)?;
+        let sense = if q.sense() < 0 { -1.0 } else { 1.0 };
+        Some((report.row(q)?, sense * (n / b).ln()))
+    })
+    .collect();
     if parts.is_empty() {
         return;
     }
@@ -87,8 +98,14 @@ fn suspects(report: &Report, out: &mut String) {
     }
     out.push_str("<h2>Suspects</h2><table><tr><th></th><th>factor</th><th>before</th><th>now</th><th class=\"n\">explains</th><th>evidence</th></tr>\n");
     for (i, suspect) in report.suspects.iter().enumerate() {
-        let explains = suspect.explained.filter(|_| suspect.acts).map_or(String::new(), text::percent);
-        let lines = |head: &str, lines: &[String]| lines.iter().map(|line| format!("<div>{head}{}</div>", escape(line))).collect::<String>();
+        let explains =
+            suspect.explained.filter(|_| suspect.acts).map_or(String::new(), text::percent);
+        let lines = |head: &str, lines: &[String]| {
+            lines
+                .iter()
+                .map(|line| format!("<div>{head}{}</div>", escape(line)))
+                .collect::<String>()
+        };
         out.push_str(&format!(
             "<tr{}><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"n\">{explains}</td><td>{}{}{}</td></tr>\n",
             if suspect.acts { "" } else { " class=\"decoy\"" },
@@ -115,7 +132,13 @@ fn configurations(report: &Report, out: &mut String) {
         place(&report.places.1)
     ));
     for (factor, before, now, effect) in &report.differences {
-        out.push_str(&format!("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n", escape(factor), escape(&value(before)), escape(&value(now)), escape(effect)));
+        out.push_str(&format!(
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+            escape(factor),
+            escape(&value(before)),
+            escape(&value(now)),
+            escape(effect)
+        ));
     }
     out.push_str("</table>\n");
 }
@@ -134,7 +157,13 @@ fn fix(report: &Report, out: &mut String) {
         out.push_str(&format!("<p>or <code>{}</code></p>", escape(&option_words(&fix.options))));
     }
     if let Some(p) = &report.predicted {
-        out.push_str(&format!("<p>predicted {}: {} to {} <span class=\"dim\">({})</span></p>", escape(&p.metric), text::number(p.range.lo), text::number(p.range.hi), escape(&p.basis)));
+        out.push_str(&format!(
+            "<p>predicted {}: {} to {} <span class=\"dim\">({})</span></p>",
+            escape(&p.metric),
+            text::number(p.range.lo),
+            text::number(p.range.hi),
+            escape(&p.basis)
+        ));
     }
     for cost in &report.costs {
         out.push_str(&format!("<p>costs: {}</p>", escape(cost)));
@@ -156,10 +185,19 @@ fn list(title: &str, lines: &[String], out: &mut String) {
 fn numbers(report: &Report, out: &mut String) {
     out.push_str("<h2>All numbers</h2><table><tr><th>quantity</th><th class=\"n\">before</th><th class=\"n\">now</th><th class=\"n\">interval</th><th>unit</th><th>source</th></tr>\n");
     for row in &report.rows {
-        let cell = |side: &Option<(crate::stats::Estimate, String)>| side.as_ref().map_or(String::new(), |(e, _)| text::number(e.value));
+        let cell = |side: &Option<(crate::stats::Estimate, String)>| {
+            side.as_ref().map_or(String::new(), |(e, _)| text::number(e.value))
+        };
         let newest = row.now.as_ref().or(row.before.as_ref());
-        let interval = newest.map_or(String::new(), |(e, _)| if e.lo == e.hi { String::new() } else { format!("{} – {}", text::number(e.lo), text::number(e.hi)) });
-        let source = newest.map_or(String::new(), |(e, source)| format!("{} (n = {})", escape(source), e.n));
+        let interval = newest.map_or(String::new(), |(e, _)| {
+            if e.lo == e.hi {
+                String::new()
+            } else {
+                format!("{} – {}", text::number(e.lo), text::number(e.hi))
+            }
+        });
+        let source =
+            newest.map_or(String::new(), |(e, source)| format!("{} (n = {})", escape(source), e.n));
         out.push_str(&format!(
             "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{interval}</td><td>{}</td><td class=\"dim\">{source}</td></tr>\n",
             name(row),

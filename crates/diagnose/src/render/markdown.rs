@@ -10,11 +10,24 @@ pub fn markdown(report: &Report) -> String {
     if let Some(mechanism) = &report.how {
         out.push_str(&format!("\n{}\n", escape(mechanism)));
     }
-    out.push_str("\n## Numbers\n\n| quantity | before | now | change | unit |\n|---|---:|---:|---:|---|\n");
+    out.push_str(
+        "\n## Numbers\n\n| quantity | before | now | change | unit |\n|---|---:|---:|---:|---|\n",
+    );
     for row in &report.rows {
-        let cell = |side: &Option<(crate::stats::Estimate, String)>| side.as_ref().map_or(String::new(), |(e, _)| text::number(e.value));
-        let change = report.both(row.quantity).filter(|(b, _)| *b > 0.0).map_or(String::new(), |(b, n)| text::change(b, n));
-        out.push_str(&format!("| {} | {} | {} | {change} | {} |\n", row.quantity.name(), cell(&row.before), cell(&row.now), row.quantity.unit()));
+        let cell = |side: &Option<(crate::stats::Estimate, String)>| {
+            side.as_ref().map_or(String::new(), |(e, _)| text::number(e.value))
+        };
+        let change = report
+            .both(row.quantity)
+            .filter(|(b, _)| *b > 0.0)
+            .map_or(String::new(), |(b, n)| text::change(b, n));
+        out.push_str(&format!(
+            "| {} | {} | {} | {change} | {} |\n",
+            row.quantity.name(),
+            cell(&row.before),
+            cell(&row.now),
+            row.quantity.unit()
+        ));
     }
     if let Some((before, now)) = &report.offloaded {
         let cell = |side: &Option<String>| side.clone().unwrap_or_default();
@@ -22,7 +35,8 @@ pub fn markdown(report: &Report) -> String {
     }
     out.push_str("\n## Suspects\n\n| | factor | before | now | explains | mechanism |\n|---|---|---|---|---:|---|\n");
     for (i, suspect) in report.suspects.iter().enumerate() {
-        let explains = suspect.explained.filter(|_| suspect.acts).map_or(String::new(), text::percent);
+        let explains =
+            suspect.explained.filter(|_| suspect.acts).map_or(String::new(), text::percent);
         out.push_str(&format!(
             "| {} | {} | {} | {} | {explains} | {} |\n",
             i + 1,
@@ -44,7 +58,13 @@ pub fn markdown(report: &Report) -> String {
             out.push_str(&format!("\nOr: {}\n", escape(&option_words(&fix.options))));
         }
         if let Some(p) = &report.predicted {
-            out.push_str(&format!("\nPredicted: {} {} to {} ({}).\n", p.metric, text::number(p.range.lo), text::number(p.range.hi), escape(&p.basis)));
+            out.push_str(&format!(
+                "\nPredicted: {} {} to {} ({}).\n",
+                p.metric,
+                text::number(p.range.lo),
+                text::number(p.range.hi),
+                escape(&p.basis)
+            ));
         }
         section_lines(&mut out, &report.costs);
     }

@@ -17,7 +17,11 @@ pub fn text(report: &Report) -> String {
     let mut out = String::new();
     let version = report.version.as_deref().map_or(String::new(), |v| format!(" {v}"));
     let model = report.model.as_deref().map_or(String::new(), |m| format!("   {m}"));
-    let streams = if report.demand <= 1.5 { "1 stream".to_owned() } else { format!("{} streams", text::number(report.demand.round())) };
+    let streams = if report.demand <= 1.5 {
+        "1 stream".to_owned()
+    } else {
+        format!("{} streams", text::number(report.demand.round()))
+    };
     out.push_str(&format!("{}{version}{model}   {streams}\n", report.engine));
     out.push_str(&wrapped("VERDICT  ", &format!("{}: {}", headline(report), report.summary)));
     out.push('\n');
@@ -68,16 +72,46 @@ fn wrapped(head: &str, body: &str) -> String {
 pub(super) fn shown_quantities(report: &Report) -> Vec<Q> {
     const ALWAYS: &[Q] = &[Q::DecodeTokS, Q::AcceptLen, Q::StepsPerS];
     const OTHERS: &[Q] = &[
-        Q::Running, Q::Queue, Q::AggregateTokS, Q::TtftP50, Q::PauseP90, Q::CachedShare, Q::MaxRunning, Q::StateSlots, Q::KvTokens, Q::KvUsagePeak,
-        Q::WeightsGib, Q::Retracted, Q::GraphShare, Q::Temperature, Q::PromptP50, Q::FirstMinutes, Q::LateTokS, Q::SmMhz, Q::MemMhz, Q::FixedProbeTokS,
-        Q::TpotMs, Q::ItlMs, Q::TokensPerChunk, Q::OutputTokS, Q::ArrivalRate, Q::LinesPerS,
+        Q::Running,
+        Q::Queue,
+        Q::AggregateTokS,
+        Q::TtftP50,
+        Q::PauseP90,
+        Q::CachedShare,
+        Q::MaxRunning,
+        Q::StateSlots,
+        Q::KvTokens,
+        Q::KvUsagePeak,
+        Q::WeightsGib,
+        Q::Retracted,
+        Q::GraphShare,
+        Q::Temperature,
+        Q::PromptP50,
+        Q::FirstMinutes,
+        Q::LateTokS,
+        Q::SmMhz,
+        Q::MemMhz,
+        Q::FixedProbeTokS,
+        Q::TpotMs,
+        Q::ItlMs,
+        Q::TokensPerChunk,
+        Q::OutputTokS,
+        Q::ArrivalRate,
+        Q::LinesPerS,
     ];
     let mut out: Vec<Q> = ALWAYS.iter().copied().filter(|q| report.row(*q).is_some()).collect();
-    let moved = |q: &Q| report.both(*q).is_some_and(|(b, n)| (n - b).abs() > 0.1 * b.abs().max(1e-9));
+    let moved =
+        |q: &Q| report.both(*q).is_some_and(|(b, n)| (n - b).abs() > 0.1 * b.abs().max(1e-9));
     let telling = |q: &Q| match q {
-        Q::Queue | Q::Retracted => report.now(*q).is_some_and(|n| n >= 1.0) && report.row(*q).is_some_and(|r| r.before.is_none()),
+        Q::Queue | Q::Retracted => {
+            report.now(*q).is_some_and(|n| n >= 1.0)
+                && report.row(*q).is_some_and(|r| r.before.is_none())
+        }
         Q::FirstMinutes | Q::LateTokS => report.row(*q).is_some(),
-        Q::MaxRunning | Q::Running => report.row(*q).is_some_and(|r| r.before.is_none()) && report.now(*q).is_some_and(|n| n <= 4.0 && report.demand > n),
+        Q::MaxRunning | Q::Running => {
+            report.row(*q).is_some_and(|r| r.before.is_none())
+                && report.now(*q).is_some_and(|n| n <= 4.0 && report.demand > n)
+        }
         _ => false,
     };
     out.extend(OTHERS.iter().copied().filter(|q| moved(q) || telling(q)).take(9));
@@ -85,10 +119,13 @@ pub(super) fn shown_quantities(report: &Report) -> Vec<Q> {
 }
 
 fn numbers(report: &Report) -> String {
-    let mut rows = vec![vec![String::new(), "before".to_owned(), "now".to_owned(), "change".to_owned()]];
+    let mut rows =
+        vec![vec![String::new(), "before".to_owned(), "now".to_owned(), "change".to_owned()]];
     for quantity in shown_quantities(report) {
         let Some(row) = report.row(quantity) else { continue };
-        let cell = |side: &Option<(crate::stats::Estimate, String)>| side.as_ref().map_or("-".to_owned(), |(e, _)| text::number(e.value));
+        let cell = |side: &Option<(crate::stats::Estimate, String)>| {
+            side.as_ref().map_or("-".to_owned(), |(e, _)| text::number(e.value))
+        };
         let change = match (&row.before, &row.now) {
             (Some((b, _)), Some((n, _))) if b.value > 0.0 => text::change(b.value, n.value),
             _ => String::new(),
@@ -100,8 +137,14 @@ fn numbers(report: &Report) -> String {
             _ => "  ",
         };
         let unit = quantity.unit();
-        let unit = if unit.is_empty() || unit == "1/s" { String::new() } else { format!(" [{unit}]") };
-        rows.push(vec![format!("  {sign}{}{unit}", quantity.name()), cell(&row.before), cell(&row.now), change]);
+        let unit =
+            if unit.is_empty() || unit == "1/s" { String::new() } else { format!(" [{unit}]") };
+        rows.push(vec![
+            format!("  {sign}{}{unit}", quantity.name()),
+            cell(&row.before),
+            cell(&row.now),
+            change,
+        ]);
     }
     if let Some((before, now)) = &report.offloaded {
         let cell = |side: &Option<String>| side.clone().unwrap_or_else(|| "-".to_owned());
@@ -114,23 +157,48 @@ fn suspects(report: &Report) -> String {
     if report.suspects.is_empty() {
         return String::new();
     }
-    let mut rows = vec![vec!["SUSPECTS".to_owned(), String::new(), "explains".to_owned(), "evidence".to_owned()]];
+    let mut rows = vec![vec![
+        "SUSPECTS".to_owned(),
+        String::new(),
+        "explains".to_owned(),
+        "evidence".to_owned(),
+    ]];
     for (i, suspect) in report.suspects.iter().take(MOST_SUSPECTS).enumerate() {
         let mark = if suspect.acts { format!("{:>2}", i + 1) } else { " -".to_owned() };
-        let change = format!("{} -> {}", text::cut(&value(&suspect.before), 22), text::cut(&value(&suspect.now), 22));
+        let change = format!(
+            "{} -> {}",
+            text::cut(&value(&suspect.before), 22),
+            text::cut(&value(&suspect.now), 22)
+        );
         let explains = match suspect.explained {
             Some(share) if suspect.acts => text::percent(share),
             _ if suspect.acts => "likely".to_owned(),
             _ => String::new(),
         };
-        rows.push(vec![format!("{mark} {}", suspect.name), change, explains, first_evidence(suspect)]);
+        rows.push(vec![
+            format!("{mark} {}", suspect.name),
+            change,
+            explains,
+            first_evidence(suspect),
+        ]);
     }
-    let table: String = text::table(&rows, &[]).lines().flat_map(|line| [text::cut(line, WIDTH + 20), "\n".to_owned()]).collect();
+    let table: String = text::table(&rows, &[])
+        .lines()
+        .flat_map(|line| [text::cut(line, WIDTH + 20), "\n".to_owned()])
+        .collect();
     format!("{table}\n")
 }
 
 fn first_evidence(suspect: &Suspect) -> String {
-    let line = if suspect.acts { suspect.evidence.iter().find(|line| !line.contains(" against ")).or(suspect.evidence.first()) } else { suspect.against.first() };
+    let line = if suspect.acts {
+        suspect
+            .evidence
+            .iter()
+            .find(|line| !line.contains(" against "))
+            .or(suspect.evidence.first())
+    } else {
+        suspect.against.first()
+    };
     line.cloned().unwrap_or_else(|| suspect.mechanism.clone())
 }
 
@@ -143,7 +211,14 @@ fn change(report: &Report) -> String {
         let mut parts = vec![fix.command_line()];
         parts.extend(fix.actions.iter().cloned());
         parts.retain(|part| !part.is_empty());
-        let predicted = report.predicted.as_ref().map_or(String::new(), |p| format!("   predicted {} {} to {}", p.metric, text::number(p.range.lo), text::number(p.range.hi)));
+        let predicted = report.predicted.as_ref().map_or(String::new(), |p| {
+            format!(
+                "   predicted {} {} to {}",
+                p.metric,
+                text::number(p.range.lo),
+                text::number(p.range.hi)
+            )
+        });
         let body = if parts.is_empty() { option_words(&fix.options) } else { parts.join("; ") };
         out.push_str(&wrapped("FIX   ", &format!("{body}{predicted}")));
         if !parts.is_empty() && !fix.options.is_empty() {
@@ -154,12 +229,25 @@ fn change(report: &Report) -> String {
         out.push_str(&wrapped("COST  ", cost));
     }
     for (metric, measured, source) in report.validated.iter().take(2) {
-        out.push_str(&wrapped("THEN  ", &format!("{metric} {} measured after the fix ({source})", text::number(*measured))));
+        out.push_str(&wrapped(
+            "THEN  ",
+            &format!("{metric} {} measured after the fix ({source})", text::number(*measured)),
+        ));
     }
     out
 }
 
 /// Options of a fix, one after the other.
 pub(super) fn option_words(options: &[Vec<(String, String)>]) -> String {
-    options.iter().map(|option| option.iter().map(|(flag, value)| format!("{flag} {value}").trim().to_owned()).collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join(", or ")
+    options
+        .iter()
+        .map(|option| {
+            option
+                .iter()
+                .map(|(flag, value)| format!("{flag} {value}").trim().to_owned())
+                .collect::<Vec<_>>()
+                .join(" ")
+        })
+        .collect::<Vec<_>>()
+        .join(", or ")
 }

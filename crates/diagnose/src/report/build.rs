@@ -26,8 +26,14 @@ pub fn build(evidence: &Evidence) -> Report {
     let verdict = verdict(&case, &losses, &ranking);
     let cause = ranking.cause.as_ref();
     let predicted = cause.and_then(|cause| cause.predicted.clone());
-    let model = case.now.in_force.as_ref().and_then(|c| c.config.get(Factor::ModelPath)).map(|path| text::cut(&path.to_string(), 60));
-    let version = case.now.in_force.as_ref().and_then(|c| c.config.version.as_ref()).map(ToString::to_string);
+    let model = case
+        .now
+        .in_force
+        .as_ref()
+        .and_then(|c| c.config.get(Factor::ModelPath))
+        .map(|path| text::cut(&path.to_string(), 60));
+    let version =
+        case.now.in_force.as_ref().and_then(|c| c.config.version.as_ref()).map(ToString::to_string);
     let mut gaps = evidence.gaps.clone();
     if cause.is_none() && verdict != Verdict::NoRegression {
         gaps.extend(ranking.gaps.iter().cloned());
@@ -64,7 +70,9 @@ pub fn build(evidence: &Evidence) -> Report {
             .differences
             .iter()
             .map(|d| {
-                let effect = d.factor().map_or("not known to this program", |factor| mechanisms::effect(case.engine, factor));
+                let effect = d.factor().map_or("not known to this program", |factor| {
+                    mechanisms::effect(case.engine, factor)
+                });
                 (d.key.to_string(), shown(d.a.as_ref()), shown(d.b.as_ref()), effect)
             })
             .collect(),
@@ -80,7 +88,9 @@ fn verdict(case: &Case<'_>, losses: &Losses, ranking: &Ranking) -> Verdict {
         return Verdict::Regression;
     }
     // Nothing comparable got worse: that needs both sides measured, or one stream as fast as the others' share was.
-    let compared = losses.compared() || (case.before.is_measured() && case.now.is_measured());
+    let compared = losses.compared()
+        || (case.before.is_measured() && case.now.is_measured())
+        || notices::complaint_mixes(case);
     if compared { Verdict::NoRegression } else { Verdict::Inconclusive }
 }
 
@@ -95,16 +105,21 @@ fn exit_code(verdict: Verdict, explained: bool) -> u8 {
 
 fn demand(case: &Case<'_>) -> f64 {
     let probed = case.now.probes.first().and_then(|item| item.what.workload.concurrency);
-    let seen = case.now.get(Q::Running).map(|running| running + case.now.get(Q::Queue).unwrap_or(0.0));
+    let seen =
+        case.now.get(Q::Running).map(|running| running + case.now.get(Q::Queue).unwrap_or(0.0));
     seen.or(probed).unwrap_or(1.0)
 }
 
 fn summary(case: &Case<'_>, losses: &Losses, ranking: &Ranking, verdict: Verdict) -> String {
-    let worst = losses.worst().map(|loss| format!("{} {} -> {}", loss.felt.name(), text::number(loss.before), text::number(loss.now)));
+    let worst = losses.worst().map(|loss| {
+        format!("{} {} -> {}", loss.felt.name(), text::number(loss.before), text::number(loss.now))
+    });
     match (&ranking.cause, verdict) {
         (Some(cause), _) => {
             let share = ranking.suspects.first().and_then(|suspect| suspect.explained);
-            let share = share.map_or(String::new(), |share| format!(" (explains about {} of the loss)", text::percent(share)));
+            let share = share.map_or(String::new(), |share| {
+                format!(" (explains about {} of the loss)", text::percent(share))
+            });
             let change = match (cause.before.is_null(), cause.now.is_null()) {
                 (true, true) => String::new(),
                 _ => format!(" {} -> {}", value(&cause.before), value(&cause.now)),
@@ -113,10 +128,28 @@ fn summary(case: &Case<'_>, losses: &Losses, ranking: &Ranking, verdict: Verdict
             format!("{worst}{}{change}{share}", cause.factor)
         }
         (None, Verdict::NoRegression) => match &losses.test {
-            Some(test) => format!("nothing got slower: medians {} and {} tok/s over {} and {} requests", text::number(test.median_before), text::number(test.median_now), test.n_before, test.n_now),
+            Some(test) => format!(
+                "nothing got slower: medians {} and {} tok/s over {} and {} requests",
+                text::number(test.median_before),
+                text::number(test.median_now),
+                test.n_before,
+                test.n_now
+            ),
             None => {
-                let better = [Q::OutputTokS, Q::DecodeTokS, Q::TrafficTokS].into_iter().find_map(|q| Some((q, case.before.get(q)?, case.now.get(q)?)));
-                better.map_or("nothing that was measured on both sides got worse".to_owned(), |(q, b, n)| format!("nothing got slower: {} {} -> {}", q.name(), text::number(b), text::number(n)))
+                let better = [Q::OutputTokS, Q::DecodeTokS, Q::TrafficTokS]
+                    .into_iter()
+                    .find_map(|q| Some((q, case.before.get(q)?, case.now.get(q)?)));
+                better.map_or(
+                    "nothing that was measured on both sides got worse".to_owned(),
+                    |(q, b, n)| {
+                        format!(
+                            "nothing got slower: {} {} -> {}",
+                            q.name(),
+                            text::number(b),
+                            text::number(n)
+                        )
+                    },
+                )
             }
         },
         (None, Verdict::Inconclusive) => "the evidence does not suffice for a verdict".to_owned(),
@@ -141,8 +174,10 @@ fn belief(case: &Case<'_>, verdict: Verdict) -> Option<&'static str> {
     if case.now.tables.iter().any(|item| item.what.itl_counts_chunks()) {
         return Some("itl_counts_chunks_not_tokens");
     }
-    let (ran, runs) = (case.before.get(Q::Running)?, case.now.get(Q::Running)?);
-    (ran >= 1.5 * runs).then_some("aggregate_is_not_a_stream")
+    let fewer = notices::streams(&case.before)
+        .zip(notices::streams(&case.now))
+        .is_some_and(|(ran, runs)| ran >= 1.5 * runs);
+    (fewer || notices::complaint_mixes(case)).then_some("aggregate_is_not_a_stream")
 }
 
 /// Dated edits of the files in question, and the date of the earlier configuration.
@@ -154,17 +189,47 @@ fn timing(case: &Case<'_>, has_cause: bool) -> Vec<String> {
     if let Some(found) = case.before.in_force.as_ref().and_then(|c| c.found)
         && let Some(time) = found.time
     {
-        out.push(format!("{} {}: {}", found.origin.name(), text::date(time).split(' ').next().unwrap_or(""), found.place()));
+        out.push(format!(
+            "{} {}: {}",
+            found.origin.name(),
+            text::date(time).split(' ').next().unwrap_or(""),
+            found.place()
+        ));
     }
     let stems: Vec<String> = [&case.before, &case.now]
         .iter()
         .filter_map(|side| side.in_force.as_ref()?.found)
-        .chain(case.evidence.configs.iter().filter(|found| found.origin >= crate::configs::Origin::Unit))
-        .map(|found| found.path.rsplit('/').next().unwrap_or("").split(".service").next().unwrap_or("").to_owned())
+        .chain(
+            case.evidence
+                .configs
+                .iter()
+                .filter(|found| found.origin >= crate::configs::Origin::Unit),
+        )
+        .map(|found| {
+            found
+                .path
+                .rsplit('/')
+                .next()
+                .unwrap_or("")
+                .split(".service")
+                .next()
+                .unwrap_or("")
+                .to_owned()
+        })
         .filter(|stem| stem.len() > 3)
         .collect();
-    let flags: Vec<&str> = case.now.in_force.iter().flat_map(|c| c.config.settings.values()).map(|s| s.flag.as_str()).filter(|f| f.len() > 8).collect();
-    let related = |text: &str| stems.iter().any(|stem| text.contains(stem.as_str())) || flags.iter().any(|flag| text.contains(flag));
+    let flags: Vec<&str> = case
+        .now
+        .in_force
+        .iter()
+        .flat_map(|c| c.config.settings.values())
+        .map(|s| s.flag.as_str())
+        .filter(|f| f.len() > 8)
+        .collect();
+    let related = |text: &str| {
+        stems.iter().any(|stem| text.contains(stem.as_str()))
+            || flags.iter().any(|flag| text.contains(flag))
+    };
     for edit in case.evidence.edits.iter().filter(|edit| related(&edit.text)).take(3) {
         let date = edit.time.map_or_else(|| "undated".to_owned(), text::date);
         out.push(format!("{date} {} ({}:{})", text::cut(&edit.text, 70), edit.path, edit.line));
@@ -173,12 +238,19 @@ fn timing(case: &Case<'_>, has_cause: bool) -> Vec<String> {
 }
 
 fn rows(case: &Case<'_>) -> Vec<Row> {
-    let pick = |side: &facts::SideView<'_>, q: Q| side.facts.fact(q).map(|fact| (fact.estimate, fact.source.clone()));
+    let pick = |side: &facts::SideView<'_>, q: Q| {
+        side.facts.fact(q).map(|fact| (fact.estimate, fact.source.clone()))
+    };
     Q::ALL
         .iter()
         .filter_map(|&quantity| {
             let (before, now) = (pick(&case.before, quantity), pick(&case.now, quantity));
-            (before.is_some() || now.is_some()).then(|| Row { quantity, before, now, extra: extra(case, quantity) })
+            (before.is_some() || now.is_some()).then(|| Row {
+                quantity,
+                before,
+                now,
+                extra: extra(case, quantity),
+            })
         })
         .collect()
 }
@@ -188,8 +260,13 @@ fn extra(case: &Case<'_>, quantity: Q) -> Vec<(&'static str, serde_json::Value)>
     let mut out = Vec::new();
     match quantity {
         Q::Retracted => {
-            let logged = |side: &facts::SideView<'_>| side.run.map(|(_, run)| run.retracted_requests + run.preemptions);
-            let counter = |side: Side| Evidence::of(&case.evidence.scrapes, side).find_map(|item| item.what.get(Metric::Preemptions));
+            let logged = |side: &facts::SideView<'_>| {
+                side.run.map(|(_, run)| run.retracted_requests + run.preemptions)
+            };
+            let counter = |side: Side| {
+                Evidence::of(&case.evidence.scrapes, side)
+                    .find_map(|item| item.what.get(Metric::Preemptions))
+            };
             out.push(("log_excerpt_before", json!(logged(&case.before))));
             out.push(("log_excerpt_now", json!(logged(&case.now))));
             out.push(("counter_before", json!(counter(Side::Before))));
@@ -199,30 +276,57 @@ fn extra(case: &Case<'_>, quantity: Q) -> Vec<(&'static str, serde_json::Value)>
             if let Some((_, client)) = losses::client_tok_s(case) {
                 out.push(("client", json!(client)));
             }
-            let own = case.now.probes.iter().find_map(|item| probe::aggregate_tok_s(&item.what.requests, item.what.workload.concurrency? as usize));
+            let own = case.now.probes.iter().find_map(|item| {
+                probe::aggregate_tok_s(
+                    &item.what.requests,
+                    item.what.workload.concurrency? as usize,
+                )
+            });
             out.push(("own_probe", json!(own)));
         }
         Q::Queue => {
             let half = |late: bool| {
-                let queues: Vec<f64> = case.now.windows.iter().filter_map(|w| w.queue).map(f64::from).collect();
+                let queues: Vec<f64> =
+                    case.now.windows.iter().filter_map(|w| w.queue).map(f64::from).collect();
                 let (first, second) = queues.split_at(queues.len() / 2);
                 stats::mean(if late { second } else { first })
             };
             if let (Some(first), Some(second)) = (half(false), half(true)) {
-                out.push(("trend", json!(if second > first + 1.0 { "growing" } else if second < first - 1.0 { "shrinking" } else { "steady" })));
+                out.push((
+                    "trend",
+                    json!(if second > first + 1.0 {
+                        "growing"
+                    } else if second < first - 1.0 {
+                        "shrinking"
+                    } else {
+                        "steady"
+                    }),
+                ));
             }
         }
         _ => {}
     }
     // Within one run the first minutes and the end can be compared even without any earlier log.
     if quantity == Q::AcceptLen && case.before.get(quantity).is_none() {
-        let lengths: Vec<f64> = case.now.windows.iter().filter_map(|w| w.accept_len).map(f64::from).collect();
+        let lengths: Vec<f64> =
+            case.now.windows.iter().filter_map(|w| w.accept_len).map(f64::from).collect();
         let (first, second) = lengths.split_at(lengths.len() / 2);
-        if let (Some(first), Some(second)) = (stats::mean_estimate(first), stats::mean_estimate(second)) {
+        if let (Some(first), Some(second)) =
+            (stats::mean_estimate(first), stats::mean_estimate(second))
+        {
             out.push(("change", json!(change(first.value, second.value, first.hi - first.lo))));
         }
-    } else if let (Some(before), Some(now)) = (case.before.facts.fact(quantity), case.now.facts.fact(quantity)) {
-        out.push(("change", json!(change(before.estimate.value, now.estimate.value, before.estimate.hi - before.estimate.lo))));
+    } else if let (Some(before), Some(now)) =
+        (case.before.facts.fact(quantity), case.now.facts.fact(quantity))
+    {
+        out.push((
+            "change",
+            json!(change(
+                before.estimate.value,
+                now.estimate.value,
+                before.estimate.hi - before.estimate.lo
+            )),
+        ));
     }
     out
 }
@@ -238,7 +342,11 @@ fn change(before: f64, now: f64, width: f64) -> &'static str {
 }
 
 fn offloaded(case: &Case<'_>) -> Option<(Option<String>, Option<String>)> {
-    let side = |side: &facts::SideView<'_>| side.run.and_then(|(_, run)| run.sizes.offloaded).map(|(layers, of)| format!("{layers}/{of}"));
+    let side = |side: &facts::SideView<'_>| {
+        side.run
+            .and_then(|(_, run)| run.sizes.offloaded)
+            .map(|(layers, of)| format!("{layers}/{of}"))
+    };
     let both = (side(&case.before), side(&case.now));
     (both.0.is_some() || both.1.is_some()).then_some(both)
 }
@@ -265,16 +373,27 @@ fn validated(evidence: &Evidence) -> Vec<(String, f64, String)> {
 fn claims(ranking: &Ranking, verdict: Verdict) -> Vec<String> {
     match &ranking.cause {
         Some(cause) => vec![cause.claim.clone()],
-        None if verdict == Verdict::Regression => vec!["slower, and nothing found explains it".to_owned()],
+        None if verdict == Verdict::Regression => {
+            vec!["slower, and nothing found explains it".to_owned()]
+        }
         None => Vec::new(),
     }
 }
 
 fn next_test(case: &Case<'_>, ranking: &Ranking, verdict: Verdict) -> Option<String> {
     let undecided = match verdict {
-        Verdict::NoRegression => case.now.probes.len() + case.before.probes.len() > 0 && !case.now.probes.is_empty() && noisy(case),
+        Verdict::NoRegression => {
+            case.now.probes.len() + case.before.probes.len() > 0
+                && !case.now.probes.is_empty()
+                && noisy(case)
+        }
         Verdict::Inconclusive => true,
-        _ => ranking.cause.is_none() || ranking.suspects.get(1).is_some_and(|second| second.acts && second.score > 0.6 * ranking.suspects[0].score),
+        _ => {
+            ranking.cause.is_none()
+                || ranking.suspects.get(1).is_some_and(|second| {
+                    second.acts && second.score > 0.6 * ranking.suspects[0].score
+                })
+        }
     };
     if !undecided {
         return None;
@@ -284,15 +403,22 @@ fn next_test(case: &Case<'_>, ranking: &Ranking, verdict: Verdict) -> Option<Str
     }
     match ranking.suspects.get(1).filter(|second| second.acts) {
         Some(second) if second.factor.is_some_and(|factor| factor.kind() == Kind::Config) => {
-            Some(format!("one restart with {} as it was before: if the loss stays, {} is the cause", second.name, ranking.suspects[0].name))
+            Some(format!(
+                "one restart with {} as it was before: if the loss stays, {} is the cause",
+                second.name, ranking.suspects[0].name
+            ))
         }
-        _ => Some("the fixed probe once more, while the device's clocks and processes are watched".to_owned()),
+        _ => Some(
+            "the fixed probe once more, while the device's clocks and processes are watched"
+                .to_owned(),
+        ),
     }
 }
 
 /// Whether the requests of one side spread so far that single ones say nothing.
 fn noisy(case: &Case<'_>) -> bool {
-    let speeds = probe::decode_speeds(&probe::pooled(case.now.probes.iter().map(|item| &item.what)));
+    let speeds =
+        probe::decode_speeds(&probe::pooled(case.now.probes.iter().map(|item| &item.what)));
     let sorted = stats::sorted(speeds);
     matches!((stats::quantile(&sorted, 0.1), stats::quantile(&sorted, 0.9)), (Some(low), Some(high)) if high > 1.2 * low)
 }

@@ -14,7 +14,8 @@ use crate::text;
 
 pub(super) fn prefix_off(view: View<'_>) -> Outcome {
     let case = view.case;
-    let warned = case.now.run.is_some_and(|(_, run)| run.warning(WarningKind::PrefixCacheOff).is_some());
+    let warned =
+        case.now.run.is_some_and(|(_, run)| run.warning(WarningKind::PrefixCacheOff).is_some());
     let on = |value: Option<Value>| value.and_then(|v| v.as_bool());
     let off_now = on(case.effective_now(Factor::CachePrefix)) == Some(false) || warned;
     if !off_now || on(case.effective_before(Factor::CachePrefix)) == Some(false) {
@@ -31,7 +32,9 @@ pub(super) fn prefix_off(view: View<'_>) -> Outcome {
         None => finding.strength = 0.6,
     }
     finding.evidence.extend(compared(view, "time to first token", Q::TtftP50));
-    if let Some(warning) = case.now.run.and_then(|(_, run)| run.warning(WarningKind::PrefixCacheOff)) {
+    if let Some(warning) =
+        case.now.run.and_then(|(_, run)| run.warning(WarningKind::PrefixCacheOff))
+    {
         finding.evidence.push(format!("{} ({}:{})", warning.says, case.now.log(), warning.line));
     }
     finding.evidence.extend(places(view));
@@ -40,10 +43,13 @@ pub(super) fn prefix_off(view: View<'_>) -> Outcome {
         finding.explains.push((Felt::FirstToken, 0.6));
     }
     finding.id = "prompts_computed_again";
-    finding.mechanism = "every turn computes its whole prompt again, and other streams stand still meanwhile".to_owned();
+    finding.mechanism =
+        "every turn computes its whole prompt again, and other streams stand still meanwhile"
+            .to_owned();
     finding.predicted = view.predict_earlier(Q::TtftP50);
     finding.fix = view.restore(&[Factor::CachePrefix]);
-    finding.costs = vec!["cached prefixes take room in the KV pool and hold state slots".to_owned()];
+    finding.costs =
+        vec!["cached prefixes take room in the KV pool and hold state slots".to_owned()];
     finding.claim = "cache.prefix is off: prompts are computed again in full".to_owned();
     Outcome::Found(Box::new(finding))
 }
@@ -71,7 +77,10 @@ pub(super) fn thrash(view: View<'_>) -> Outcome {
         Factor::CacheBlock,
         Factor::SchedPolicy,
     ];
-    let cause = sizes.into_iter().find(|f| case.differs(&[*f]) && (smaller || !matches!(f, Factor::MemStaticFraction | Factor::MemStateRatio)));
+    let cause = sizes.into_iter().find(|f| {
+        case.differs(&[*f])
+            && (smaller || !matches!(f, Factor::MemStaticFraction | Factor::MemStateRatio))
+    });
     let mut finding = Finding::new(cause.unwrap_or(Factor::WorkloadPrefixReuse));
     view.with_values(&mut finding);
     if cause.is_none() {
@@ -82,15 +91,27 @@ pub(super) fn thrash(view: View<'_>) -> Outcome {
     finding.evidence.extend(compared(view, "time to first token", Q::TtftP50));
     finding.evidence.extend(compared(view, "KV pool", Q::KvTokens));
     finding.evidence.extend(compared(view, "requests running", Q::Running));
-    let evicted = |side: crate::evidence::Side| case.evidence.scrapes.iter().filter(|s| s.side == side).find_map(|s| s.what.get(Metric::Evictions));
+    let evicted = |side: crate::evidence::Side| {
+        case.evidence
+            .scrapes
+            .iter()
+            .filter(|s| s.side == side)
+            .find_map(|s| s.what.get(Metric::Evictions))
+    };
     match (evicted(crate::evidence::Side::Before), evicted(crate::evidence::Side::Now)) {
-        (before, Some(now)) => finding.evidence.push(format!("tokens evicted {} -> {}", before.map_or("?".to_owned(), text::number), text::number(now))),
+        (before, Some(now)) => finding.evidence.push(format!(
+            "tokens evicted {} -> {}",
+            before.map_or("?".to_owned(), text::number),
+            text::number(now)
+        )),
         _ => finding.strength = 0.8,
     }
     finding.evidence.extend(places(view));
     finding.explains = explains_prefill(view);
     finding.id = "prefixes_evicted";
-    finding.mechanism = "prefixes are evicted before their next turn comes, so prompts are computed again".to_owned();
+    finding.mechanism =
+        "prefixes are evicted before their next turn comes, so prompts are computed again"
+            .to_owned();
     finding.predicted = view.predict_earlier(Q::TtftP50);
     finding.fix = cause.and_then(|factor| view.restore(&[factor]));
     finding.claim = format!("{}: prefixes no longer stay in the cache", finding.factor);
@@ -102,7 +123,10 @@ fn cached_fell(view: View<'_>, finding: &mut Finding) -> Option<bool> {
     let fell = view.both(Q::CachedShare).map(|(before, now)| before - now > 0.1);
     match compared(view, "cached share of the prompts", Q::CachedShare) {
         Some(line) => finding.evidence.push(line),
-        None => finding.evidence.extend(cite(&view.case.now, Q::CachedShare).map(|cited| format!("cached share of the prompts {cited}"))),
+        None => finding.evidence.extend(
+            cite(&view.case.now, Q::CachedShare)
+                .map(|cited| format!("cached share of the prompts {cited}")),
+        ),
     }
     if fell == Some(false) {
         finding.against.push("the cached share of the prompts did not fall".to_owned());
@@ -126,4 +150,3 @@ fn explains_prefill(view: View<'_>) -> Vec<(Felt, f64)> {
     }
     out
 }
-

@@ -13,7 +13,9 @@ use crate::text;
 
 pub(super) fn judge(view: View<'_>) -> Outcome {
     let (case, now) = (view.case, &view.case.now);
-    let (Some(running), Some(queue)) = (now.get(Q::Running), now.get(Q::Queue)) else { return Outcome::Pass };
+    let (Some(running), Some(queue)) = (now.get(Q::Running), now.get(Q::Queue)) else {
+        return Outcome::Pass;
+    };
     let Some(fact) = now.facts.fact(Q::Running) else { return Outcome::Pass };
     let flat = fact.estimate.hi - fact.estimate.lo <= (0.15 * running).max(1.0);
     let limit = now.get(Q::MaxRunning);
@@ -21,40 +23,78 @@ pub(super) fn judge(view: View<'_>) -> Outcome {
     if queue >= 0.5 || !flat || !below_limit || running < 1.0 {
         return Outcome::Pass;
     }
-    let log = case.evidence.client_logs.iter().filter(|item| item.side != Side::Before).max_by(|a, b| a.what.time.partial_cmp(&b.what.time).unwrap_or(std::cmp::Ordering::Equal));
+    let log =
+        case.evidence.client_logs.iter().filter(|item| item.side != Side::Before).max_by(|a, b| {
+            a.what.time.partial_cmp(&b.what.time).unwrap_or(std::cmp::Ordering::Equal)
+        });
     let claimed = log.and_then(|item| item.what.in_flight());
     let waits = log.and_then(|item| item.what.queue_wait_s());
-    let change = case.evidence.client_changes.iter().find(|item| item.what.now.is_some_and(|n| (n - running).abs() <= 1.0 || n < running + 2.0));
-    let probe = now.probes.iter().find(|item| item.what.workload.concurrency.is_some_and(|c| c > 1.5 * running));
-    let probe_reaches = probe.and_then(|item| crate::collect::probe::aggregate_tok_s(&item.what.requests, item.what.workload.concurrency? as usize));
+    let change = case.evidence.client_changes.iter().find(|item| {
+        item.what.now.is_some_and(|n| (n - running).abs() <= 1.0 || n < running + 2.0)
+    });
+    let probe = now
+        .probes
+        .iter()
+        .find(|item| item.what.workload.concurrency.is_some_and(|c| c > 1.5 * running));
+    let probe_reaches = probe.and_then(|item| {
+        crate::collect::probe::aggregate_tok_s(
+            &item.what.requests,
+            item.what.workload.concurrency? as usize,
+        )
+    });
     let claims_more = claimed.is_some_and(|claimed| claimed > 1.5 * running);
     if !claims_more && change.is_none() && (probe_reaches.is_none() || log.is_none()) {
         return Outcome::Pass;
     }
     let mut finding = Finding::new(Factor::ClientConnectionLimit);
-    finding.before = change.and_then(|item| item.what.before).map_or(json!("none"), |n| json!(n.round() as i64));
+    finding.before =
+        change.and_then(|item| item.what.before).map_or(json!("none"), |n| json!(n.round() as i64));
     finding.now = json!(change.and_then(|item| item.what.now).unwrap_or(running).round() as i64);
-    finding.evidence.extend(cite(now, Q::Running).map(|cited| format!("running {cited}, waiting {}, flat all the time", text::number(queue))));
+    finding.evidence.extend(cite(now, Q::Running).map(|cited| {
+        format!("running {cited}, waiting {}, flat all the time", text::number(queue))
+    }));
     if let Some(limit) = limit {
         finding.evidence.push(format!("the server would run {}", text::number(limit)));
     }
     if let (Some(claimed), Some(log)) = (claimed, log) {
-        finding.evidence.push(format!("the client believes {} in flight ({})", text::number(claimed), log.source));
+        finding.evidence.push(format!(
+            "the client believes {} in flight ({})",
+            text::number(claimed),
+            log.source
+        ));
     }
     if let (Some(waits), Some(log)) = (waits, log) {
-        finding.evidence.push(format!("requests wait {} s inside the client ({})", text::number(waits), log.source));
+        finding.evidence.push(format!(
+            "requests wait {} s inside the client ({})",
+            text::number(waits),
+            log.source
+        ));
     }
     if let Some(item) = change {
-        finding.evidence.push(format!("{} set to {} ({}:{})", item.what.name, text::number(item.what.now.unwrap_or(0.0)), item.source, item.what.line));
+        finding.evidence.push(format!(
+            "{} set to {} ({}:{})",
+            item.what.name,
+            text::number(item.what.now.unwrap_or(0.0)),
+            item.source,
+            item.what.line
+        ));
     }
     if let (Some(reached), Some(item)) = (probe_reaches, probe) {
-        finding.evidence.push(format!("the own probe reaches {} tok/s on the same server ({})", text::number(reached), item.source));
+        finding.evidence.push(format!(
+            "the own probe reaches {} tok/s on the same server ({})",
+            text::number(reached),
+            item.source
+        ));
         if let Some(delay) = item.what.dispatch_delay_p99_s {
-            finding.evidence.push(format!("the probe itself sent in time: delay {} s at p99", text::number(delay)));
+            finding.evidence.push(format!(
+                "the probe itself sent in time: delay {} s at p99",
+                text::number(delay)
+            ));
         }
     }
     let lost = view.losses.size(Felt::Client);
-    let part = probe_reaches.zip(client_tok_s(case)).map(|(reached, (_, client))| (reached / client).ln());
+    let part =
+        probe_reaches.zip(client_tok_s(case)).map(|(reached, (_, client))| (reached / client).ln());
     match (lost > 0.0, part) {
         (true, Some(part)) => finding.explains.push((Felt::Client, (part / lost).clamp(0.0, 1.0))),
         (true, None) => finding.explains.push((Felt::Client, 0.8)),
@@ -66,10 +106,17 @@ pub(super) fn judge(view: View<'_>) -> Outcome {
         _ => 0.4,
     };
     finding.id = "client_holds_requests_back";
-    finding.mechanism = "the client opens fewer connections than it believes to use; the rest waits inside it".to_owned();
-    let wanted = claimed.or(probe.and_then(|item| item.what.workload.concurrency)).unwrap_or(2.0 * running);
+    finding.mechanism =
+        "the client opens fewer connections than it believes to use; the rest waits inside it"
+            .to_owned();
+    let wanted =
+        claimed.or(probe.and_then(|item| item.what.workload.concurrency)).unwrap_or(2.0 * running);
     let name = change.map_or("the connection limit", |item| item.what.name.as_str());
-    finding.fix = Some(Fix { actions: vec![format!("raise {name} of the client to at least {}", text::number(wanted))], restart: false, ..Fix::default() });
+    finding.fix = Some(Fix {
+        actions: vec![format!("raise {name} of the client to at least {}", text::number(wanted))],
+        restart: false,
+        ..Fix::default()
+    });
     finding.claim = "client.connection_limit holds requests back".to_owned();
     Outcome::Found(Box::new(finding))
 }

@@ -25,34 +25,72 @@ pub(super) fn offload(view: View<'_>) -> Outcome {
         return Outcome::Pass;
     }
     let run = |side: &crate::facts::SideView<'_>| side.run.map(|(_, run)| run.sizes.clone());
-    let Some(now) = run(&view.case.now) else { return Outcome::NotEnough("the log of the load, which says how many layers lie on the device".to_owned()) };
-    let Some((layers, of)) = now.offloaded else { return Outcome::NotEnough("the line that says how many layers lie on the device".to_owned()) };
+    let Some(now) = run(&view.case.now) else {
+        return Outcome::NotEnough(
+            "the log of the load, which says how many layers lie on the device".to_owned(),
+        );
+    };
+    let Some((layers, of)) = now.offloaded else {
+        return Outcome::NotEnough(
+            "the line that says how many layers lie on the device".to_owned(),
+        );
+    };
     let before = run(&view.case.before);
     let (was, was_of) = before.as_ref().and_then(|sizes| sizes.offloaded).unwrap_or((of, of));
     if layers >= of || (layers as f64 / of as f64) >= (was as f64 / was_of as f64) {
         return Outcome::Pass;
     }
     let context_grew = view.case.difference(Factor::ModelMaxContext).is_some_and(|d| {
-        d.a.as_ref().and_then(Value::as_f64).zip(d.b.as_ref().and_then(Value::as_f64)).is_none_or(|(a, b)| b > a)
+        d.a.as_ref()
+            .and_then(Value::as_f64)
+            .zip(d.b.as_ref().and_then(Value::as_f64))
+            .is_none_or(|(a, b)| b > a)
     });
-    let cause = CAUSES.iter().copied().find(|f| view.case.differs(&[*f]) && (*f != Factor::ModelMaxContext || context_grew));
+    let cause = CAUSES
+        .iter()
+        .copied()
+        .find(|f| view.case.differs(&[*f]) && (*f != Factor::ModelMaxContext || context_grew));
     let mut finding = Finding::new(cause.unwrap_or(Factor::ExecOffloadLayers));
     view.with_values(&mut finding);
     finding.covers.push(Factor::ExecOffloadLayers);
-    finding.id = if finding.factor == Factor::ModelMaxContext { "kv_preallocated_pushes_layers_to_cpu" } else { "layers_in_host_memory" };
-    finding.mechanism = if finding.factor == Factor::ModelMaxContext {
-        format!("KV for the whole context is reserved at start; {} of {of} layers no longer fit the device", of - layers)
+    finding.id = if finding.factor == Factor::ModelMaxContext {
+        "kv_preallocated_pushes_layers_to_cpu"
     } else {
-        format!("{} of {of} layers no longer fit the device and are computed from host memory", of - layers)
+        "layers_in_host_memory"
     };
-    finding.evidence.push(format!("layers on the device {was}/{was_of} -> {layers}/{of} ({})", view.case.now.log()));
-    if let (Some(kv), Some(kv_before)) = (now.kv_gib, before.as_ref().and_then(|sizes| sizes.kv_gib)) {
-        finding.evidence.push(format!("KV reserved {} GiB -> {} GiB", text::number(kv_before), text::number(kv)));
+    finding.mechanism = if finding.factor == Factor::ModelMaxContext {
+        format!(
+            "KV for the whole context is reserved at start; {} of {of} layers no longer fit the device",
+            of - layers
+        )
+    } else {
+        format!(
+            "{} of {of} layers no longer fit the device and are computed from host memory",
+            of - layers
+        )
+    };
+    finding.evidence.push(format!(
+        "layers on the device {was}/{was_of} -> {layers}/{of} ({})",
+        view.case.now.log()
+    ));
+    if let (Some(kv), Some(kv_before)) =
+        (now.kv_gib, before.as_ref().and_then(|sizes| sizes.kv_gib))
+    {
+        finding.evidence.push(format!(
+            "KV reserved {} GiB -> {} GiB",
+            text::number(kv_before),
+            text::number(kv)
+        ));
     }
     if let Some(mib) = now.host_weights_mib {
-        finding.evidence.push(format!("{} GiB of weights lie in host memory", text::number(mib / 1024.0)));
+        finding
+            .evidence
+            .push(format!("{} GiB of weights lie in host memory", text::number(mib / 1024.0)));
     }
-    finding.evidence.extend(compared(view, "accept length", Q::AcceptLen).map(|line| format!("{line}: drafts are as good as before")));
+    finding.evidence.extend(
+        compared(view, "accept length", Q::AcceptLen)
+            .map(|line| format!("{line}: drafts are as good as before")),
+    );
     finding.evidence.extend(places(view));
     let (accept, steps) = view.parts().unwrap_or((0.0, 0.0));
     finding.explains = view.explains_speed(steps + accept.min(0.0) * 0.0);
@@ -66,15 +104,26 @@ pub(super) fn offload(view: View<'_>) -> Outcome {
     finding.predicted = view.predict_speed();
     finding.fix = view.restore(&[finding.factor]);
     if finding.factor == Factor::ModelMaxContext {
-        let quarter = now.context.or(view.case.effective_now(Factor::ModelMaxContext).and_then(|v| v.as_f64()));
-        let option = |context: f64| vec![("-c".to_owned(), text::number(context).replace(' ', "")), ("-ctk".to_owned(), "q8_0".to_owned()), ("-ctv".to_owned(), "q8_0".to_owned())];
+        let quarter = now
+            .context
+            .or(view.case.effective_now(Factor::ModelMaxContext).and_then(|v| v.as_f64()));
+        let option = |context: f64| {
+            vec![
+                ("-c".to_owned(), text::number(context).replace(' ', "")),
+                ("-ctk".to_owned(), "q8_0".to_owned()),
+                ("-ctv".to_owned(), "q8_0".to_owned()),
+            ]
+        };
         let fix = finding.fix.get_or_insert_with(|| Fix { restart: true, ..Fix::default() });
         if let Some(context) = quarter {
             fix.options.push(option((context / 2.0).round()));
         }
-        let longest = view.case.now.run.map(|(_, run)| run.prompts.iter().fold(0.0, f64::max)).unwrap_or(0.0);
+        let longest =
+            view.case.now.run.map(|(_, run)| run.prompts.iter().fold(0.0, f64::max)).unwrap_or(0.0);
         if longest > 0.0 {
-            finding.evidence.push(format!("the longest prompt seen has {} tokens", text::number(longest)));
+            finding
+                .evidence
+                .push(format!("the longest prompt seen has {} tokens", text::number(longest)));
         }
     }
     finding.claim = format!("{} leaves layers in host memory", finding.factor);

@@ -35,13 +35,19 @@ impl View<'_> {
     /// The parts of a stream's speed that moved: accept length and step rate, as logarithms.
     pub(super) fn parts(&self) -> Option<(f64, f64)> {
         let accept = self.moved(Q::AcceptLen).unwrap_or(0.0);
-        self.moved(Q::StepsPerS).or_else(|| Some(self.stream_change()? - accept)).map(|steps| (accept, steps))
+        self.moved(Q::StepsPerS)
+            .or_else(|| Some(self.stream_change()? - accept))
+            .map(|steps| (accept, steps))
     }
 
     /// How far the speed of one stream moved, from the best source that both sides have.
     pub(super) fn stream_change(&self) -> Option<f64> {
         let size = self.losses.size(Felt::Stream);
-        if size > 0.0 { Some(-size) } else { self.moved(Q::TrafficTokS).or_else(|| self.moved(Q::DecodeTokS)) }
+        if size > 0.0 {
+            Some(-size)
+        } else {
+            self.moved(Q::TrafficTokS).or_else(|| self.moved(Q::DecodeTokS))
+        }
     }
 
     /// Both losses of speed that a factor explains when it accounts for `part` of the change (logarithms, negative).
@@ -71,12 +77,24 @@ impl View<'_> {
         let is = effective::of(&now.config);
         let mut fix = Fix { restart: true, ..Fix::default() };
         for &factor in factors {
-            let Some(flag) = flags::spelling(now.config.engine, now.config.version.as_ref(), factor) else { continue };
+            let Some(flag) =
+                flags::spelling(now.config.engine, now.config.version.as_ref(), factor)
+            else {
+                continue;
+            };
             let key = Key::Known(factor);
             let asked_now = is.get(&key).filter(|e| e.why == Why::Asked);
-            let spelled = now.config.settings.get(&key).map(|setting| setting.flag.clone()).filter(|flag| flag.starts_with("--"));
+            let spelled = now
+                .config
+                .settings
+                .get(&key)
+                .map(|setting| setting.flag.clone())
+                .filter(|flag| flag.starts_with("--"));
             match was.get(&key) {
-                Some(old) if matches!(old.why, Why::Default | Why::Resolved) || matches!(old.value, Value::Bool(_)) => {
+                Some(old)
+                    if matches!(old.why, Why::Default | Why::Resolved)
+                        || matches!(old.value, Value::Bool(_)) =>
+                {
                     // A switch is restored by taking its flag away, or by giving it again.
                     match asked_now {
                         Some(_) => fix.unset.push(spelled.unwrap_or_else(|| flag.to_owned())),
@@ -84,7 +102,9 @@ impl View<'_> {
                     }
                 }
                 Some(old) => fix.set.push((flag.to_owned(), old.value.to_string())),
-                None if asked_now.is_some() => fix.unset.push(spelled.unwrap_or_else(|| flag.to_owned())),
+                None if asked_now.is_some() => {
+                    fix.unset.push(spelled.unwrap_or_else(|| flag.to_owned()))
+                }
                 None => {}
             }
         }
@@ -96,13 +116,22 @@ impl View<'_> {
         let before = &self.case.before;
         let demand = self.demand().round();
         if demand > 1.5 {
-            let (len, steps) = (before.get(Q::AcceptLen).unwrap_or(1.0), before.facts.fact(Q::StepsPerS)?.estimate);
-            let same_running = before.get(Q::Running).is_some_and(|running| (running / demand - 1.0).abs() < 0.3);
+            let (len, steps) = (
+                before.get(Q::AcceptLen).unwrap_or(1.0),
+                before.facts.fact(Q::StepsPerS)?.estimate,
+            );
+            let same_running =
+                before.get(Q::Running).is_some_and(|running| (running / demand - 1.0).abs() < 0.3);
             if !same_running {
                 return None;
             }
             let scale = len * demand;
-            let estimate = Estimate { value: steps.value * scale, lo: steps.lo * scale, hi: steps.hi * scale, n: steps.n };
+            let estimate = Estimate {
+                value: steps.value * scale,
+                lo: steps.lo * scale,
+                hi: steps.hi * scale,
+                n: steps.n,
+            };
             return Some(Prediction {
                 metric: format!("aggregate_tok_s_c{demand}"),
                 range: effects::around_measured(estimate),
@@ -121,13 +150,20 @@ impl View<'_> {
     pub(super) fn predict_aggregate(&self) -> Option<Prediction> {
         let (before, now) = (&self.case.before, &self.case.now);
         let demand = self.demand().round();
-        let measured = before.facts.fact(Q::AggregateTokS).filter(|fact| !fact.source.ends_with(".log"));
+        let measured =
+            before.facts.fact(Q::AggregateTokS).filter(|fact| !fact.source.ends_with(".log"));
         let (value, basis) = match measured {
             Some(fact) => (fact.estimate.value, "all streams, as measured before".to_owned()),
             None => {
                 // The log and a probe count differently: only the ratio of like numbers carries over.
                 let ratio = before.get(Q::LogTokS)? / now.get(Q::LogTokS)?;
-                (now.get(Q::AggregateTokS)? * ratio, format!("today's measurement × the ratio of both logs ({})", text::number(ratio)))
+                (
+                    now.get(Q::AggregateTokS)? * ratio,
+                    format!(
+                        "today's measurement × the ratio of both logs ({})",
+                        text::number(ratio)
+                    ),
+                )
             }
         };
         Some(Prediction {
@@ -141,7 +177,11 @@ impl View<'_> {
     pub(super) fn predict_earlier(&self, quantity: Q) -> Option<Prediction> {
         let estimate = self.case.before.facts.fact(quantity)?.estimate;
         let range: Range = effects::around_measured(estimate);
-        Some(Prediction { metric: quantity.name().to_owned(), range, basis: "as measured before".to_owned() })
+        Some(Prediction {
+            metric: quantity.name().to_owned(),
+            range,
+            basis: "as measured before".to_owned(),
+        })
     }
 }
 
@@ -155,7 +195,11 @@ pub(super) fn cite(side: &SideView<'_>, quantity: Q) -> Option<String> {
 
 /// `steps/s 22 (before.log) -> 24 (now.log)`.
 pub(super) fn compared(view: View<'_>, label: &str, quantity: Q) -> Option<String> {
-    Some(format!("{label} {} -> {}", cite(&view.case.before, quantity)?, cite(&view.case.now, quantity)?))
+    Some(format!(
+        "{label} {} -> {}",
+        cite(&view.case.before, quantity)?,
+        cite(&view.case.now, quantity)?
+    ))
 }
 
 /// Where both configurations stand, for an evidence line.

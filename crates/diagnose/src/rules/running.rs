@@ -45,37 +45,63 @@ pub(super) fn judge(view: View<'_>) -> Outcome {
         Factor::MemStateSlots,
         Factor::MemStateDtype,
     ];
-    finding.covers = related.into_iter().filter(|f| *f != factor && (held == Limit::Flag || *f != Factor::SchedMaxRunning)).collect();
+    finding.covers = related
+        .into_iter()
+        .filter(|f| *f != factor && (held == Limit::Flag || *f != Factor::SchedMaxRunning))
+        .collect();
     finding.id = match held {
         Limit::Flag => "running_limit_asked_too_low",
         Limit::State => "state_slots_cap_concurrency",
         Limit::Kv => "kv_pool_caps_concurrency",
     };
     finding.mechanism = match held {
-        Limit::Flag => "the running limit that was asked for is reached while the pools are nearly empty".to_owned(),
-        Limit::State => "a running request is charged several state slots; there are too few for more".to_owned(),
+        Limit::Flag => {
+            "the running limit that was asked for is reached while the pools are nearly empty"
+                .to_owned()
+        }
+        Limit::State => {
+            "a running request is charged several state slots; there are too few for more"
+                .to_owned()
+        }
         Limit::Kv => "the KV pool is full, so no further request is admitted".to_owned(),
     };
-    finding.evidence.extend(cite(now, Q::Running).map(|cited| format!("running {cited}, waiting {}", text::number(queue))));
-    if let Some(warning) = now.run.and_then(|(_, run)| run.warning(WarningKind::RunningCappedByState).or(run.warning(WarningKind::RunningReducedByKv))) {
+    finding.evidence.extend(
+        cite(now, Q::Running)
+            .map(|cited| format!("running {cited}, waiting {}", text::number(queue))),
+    );
+    if let Some(warning) = now.run.and_then(|(_, run)| {
+        run.warning(WarningKind::RunningCappedByState)
+            .or(run.warning(WarningKind::RunningReducedByKv))
+    }) {
         finding.evidence.push(format!("{} ({}:{})", warning.says, now.log(), warning.line));
     }
-    finding.evidence.extend(compared(view, "running limit", Q::MaxRunning).or_else(|| cite(now, Q::MaxRunning).map(|c| format!("running limit {c}"))));
+    finding.evidence.extend(
+        compared(view, "running limit", Q::MaxRunning)
+            .or_else(|| cite(now, Q::MaxRunning).map(|c| format!("running limit {c}"))),
+    );
     finding.evidence.extend(compared(view, "state slots", Q::StateSlots));
     finding.evidence.extend(compared(view, "KV pool", Q::KvTokens));
-    let usage = [("KV", Q::KvUsage), ("state", Q::StateUsage)].into_iter().filter_map(|(name, q)| Some(format!("{name} {}", text::percent(now.get(q)?))));
+    let usage = [("KV", Q::KvUsage), ("state", Q::StateUsage)]
+        .into_iter()
+        .filter_map(|(name, q)| Some(format!("{name} {}", text::percent(now.get(q)?))));
     finding.evidence.push(format!("pools in use: {}", usage.collect::<Vec<_>>().join(", ")));
     finding.evidence.extend(places(view));
     finding.evidence.extend(charged(view));
     shares(view, &mut finding);
     finding.predicted = view.predict_aggregate();
-    let restored: Vec<Factor> = std::iter::once(factor).chain((held == Limit::Flag).then_some(Factor::ExecGraphMaxBs)).filter(|f| case.differs(&[*f])).collect();
+    let restored: Vec<Factor> = std::iter::once(factor)
+        .chain((held == Limit::Flag).then_some(Factor::ExecGraphMaxBs))
+        .filter(|f| case.differs(&[*f]))
+        .collect();
     finding.fix = view.restore(&restored);
     options(view, held, &mut finding);
     finding.costs = costs(view, factor);
     finding.claim = match held {
         Limit::Flag => format!("{factor} serialises requests"),
-        _ => format!("{factor} leaves room for only {} running requests", text::number(limit.unwrap_or(running))),
+        _ => format!(
+            "{factor} leaves room for only {} running requests",
+            text::number(limit.unwrap_or(running))
+        ),
     };
     Outcome::Found(Box::new(finding))
 }
@@ -90,7 +116,8 @@ fn held_by(view: View<'_>, limit: Option<f64>, at_limit: bool, kv_full: bool) ->
         Limit::State
     } else if asked.zip(limit).is_some_and(|(asked, limit)| asked <= limit) {
         Limit::Flag
-    } else if now.get(Q::StateUsage).is_some_and(|state| state > now.get(Q::KvUsage).unwrap_or(0.0)) {
+    } else if now.get(Q::StateUsage).is_some_and(|state| state > now.get(Q::KvUsage).unwrap_or(0.0))
+    {
         Limit::State
     } else if warned(WarningKind::RunningReducedByKv) || kv_full {
         Limit::Kv
@@ -159,8 +186,11 @@ fn cause(view: View<'_>, held: Limit) -> Option<Factor> {
 
 /// Whether the device had less free memory before the weights were loaded.
 fn less_free_memory(view: View<'_>) -> bool {
-    let free = |side: &crate::facts::SideView<'_>| side.run.and_then(|(_, run)| run.sizes.free_before_gib);
-    free(&view.case.before).zip(free(&view.case.now)).is_some_and(|(before, now)| now < before - 1.0)
+    let free =
+        |side: &crate::facts::SideView<'_>| side.run.and_then(|(_, run)| run.sizes.free_before_gib);
+    free(&view.case.before)
+        .zip(free(&view.case.now))
+        .is_some_and(|(before, now)| now < before - 1.0)
 }
 
 /// Slots that one running request is charged.
@@ -169,12 +199,21 @@ fn charged(view: View<'_>) -> Option<String> {
     let limit = view.case.now.get(Q::MaxRunning)?;
     let gib = view.case.now.run?.1.sizes.state_gib?;
     let each = (slots / limit).floor();
-    (each >= 2.0).then(|| format!("one state slot takes {} MiB; {} slots ÷ {} per request = {}", text::number(gib * 1024.0 / (slots + 1.0)), text::number(slots), text::number(each), text::number(limit)))
+    (each >= 2.0).then(|| {
+        format!(
+            "one state slot takes {} MiB; {} slots ÷ {} per request = {}",
+            text::number(gib * 1024.0 / (slots + 1.0)),
+            text::number(slots),
+            text::number(each),
+            text::number(limit)
+        )
+    })
 }
 
 /// How much of the lost throughput, and of the waiting, the lower limit explains.
 fn shares(view: View<'_>, finding: &mut Finding) {
-    let (running, queue) = (view.case.now.get(Q::Running).unwrap_or(1.0), view.case.now.get(Q::Queue).unwrap_or(0.0));
+    let (running, queue) =
+        (view.case.now.get(Q::Running).unwrap_or(1.0), view.case.now.get(Q::Queue).unwrap_or(0.0));
     let lost = view.losses.size(Felt::Aggregate);
     if lost > 0.0 {
         // The step gets dearer with more requests, so twice as many never give twice as much.
@@ -196,7 +235,12 @@ fn options(view: View<'_>, held: Limit, finding: &mut Finding) {
         return;
     }
     let Some(fix) = &mut finding.fix else { return };
-    let per_request = view.case.now.get(Q::StateSlots).zip(view.case.now.get(Q::MaxRunning)).map_or(5.0, |(slots, limit)| (slots / limit).floor());
+    let per_request = view
+        .case
+        .now
+        .get(Q::StateSlots)
+        .zip(view.case.now.get(Q::MaxRunning))
+        .map_or(5.0, |(slots, limit)| (slots / limit).floor());
     let wanted = (view.demand() * per_request).ceil();
     fix.options.push(vec![("--max-mamba-cache-size".to_owned(), format!("{wanted}"))]);
     fix.options.push(vec![("--mamba-ssm-dtype".to_owned(), "bfloat16".to_owned())]);
@@ -205,10 +249,19 @@ fn options(view: View<'_>, held: Limit, finding: &mut Finding) {
 fn costs(view: View<'_>, factor: Factor) -> Vec<String> {
     match (factor, view.both(Q::KvTokens)) {
         (Factor::MemStateRatio, Some((before, now))) if now > before => {
-            vec![format!("the KV pool goes back from {} to {} tokens; {} of it is in use", text::number(now), text::number(before), text::percent(view.case.now.get(Q::KvUsagePeak).unwrap_or(0.0)))]
+            vec![format!(
+                "the KV pool goes back from {} to {} tokens; {} of it is in use",
+                text::number(now),
+                text::number(before),
+                text::percent(view.case.now.get(Q::KvUsagePeak).unwrap_or(0.0))
+            )]
         }
-        (Factor::MemStaticFraction, _) => vec!["less memory is left for activations and graphs".to_owned()],
-        (Factor::SchedMaxRunning, _) => vec!["each stream is slower while more of them run".to_owned()],
+        (Factor::MemStaticFraction, _) => {
+            vec!["less memory is left for activations and graphs".to_owned()]
+        }
+        (Factor::SchedMaxRunning, _) => {
+            vec!["each stream is slower while more of them run".to_owned()]
+        }
         _ => Vec::new(),
     }
 }

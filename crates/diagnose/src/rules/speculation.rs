@@ -3,8 +3,8 @@
 use dialects::{Factor, Value};
 use serde_json::json;
 
-use super::restore::{cite, compared, places};
 use super::View;
+use super::restore::{cite, compared, places};
 use crate::effects;
 use crate::finding::{Finding, Outcome, Prediction};
 use crate::losses::Felt;
@@ -12,14 +12,24 @@ use crate::quantity::Quantity as Q;
 use crate::text;
 
 const SHAPE: &[Factor] = &[Factor::SpecNumSteps, Factor::SpecTopk, Factor::SpecDraftTokens];
-const OTHERS: &[Factor] =
-    &[Factor::SpecMethod, Factor::SpecDraftModel, Factor::SpecSampling, Factor::SpecMinProb, Factor::SpecAdaptive];
+const OTHERS: &[Factor] = &[
+    Factor::SpecMethod,
+    Factor::SpecDraftModel,
+    Factor::SpecSampling,
+    Factor::SpecMinProb,
+    Factor::SpecAdaptive,
+];
 
 pub(super) fn judge(view: View<'_>) -> Outcome {
     let Some(shape) = Shape::of(view) else { return Outcome::Pass };
     let factor = shape.factor(view);
     let mut finding = Finding::new(factor);
-    finding.covers = SHAPE.iter().chain(OTHERS).copied().filter(|f| *f != factor && view.case.differs(&[*f])).collect();
+    finding.covers = SHAPE
+        .iter()
+        .chain(OTHERS)
+        .copied()
+        .filter(|f| *f != factor && view.case.differs(&[*f]))
+        .collect();
     finding.covers.push(Factor::SpecTree);
     match factor {
         Factor::SpecTree => {
@@ -44,7 +54,10 @@ pub(super) fn judge(view: View<'_>) -> Outcome {
             finding.evidence.extend(compared(view, "steps/s", Q::StepsPerS));
             finding.evidence.extend(verify_width(view, &shape));
             if !plausible {
-                finding.against.push("accept length and step rate did not move as this change would move them".to_owned());
+                finding.against.push(
+                    "accept length and step rate did not move as this change would move them"
+                        .to_owned(),
+                );
             }
             finding.predicted = view.predict_speed();
         }
@@ -52,8 +65,10 @@ pub(super) fn judge(view: View<'_>) -> Outcome {
     }
     finding.id = shape.id();
     finding.mechanism = shape.mechanism();
-    finding.claim = format!("{} changed from {} to {}", factor, words(&finding.before), words(&finding.now));
-    let mut restored: Vec<Factor> = OTHERS.iter().copied().filter(|f| view.case.differs(&[*f])).collect();
+    finding.claim =
+        format!("{} changed from {} to {}", factor, words(&finding.before), words(&finding.now));
+    let mut restored: Vec<Factor> =
+        OTHERS.iter().copied().filter(|f| view.case.differs(&[*f])).collect();
     restored.extend(SHAPE.iter().copied().filter(|f| view.case.differs(&[*f])));
     finding.fix = view.restore(&restored);
     finding.costs = costs(view, &shape);
@@ -90,7 +105,9 @@ impl Shape {
     fn of(view: View<'_>) -> Option<Shape> {
         let int = |value: Option<Value>| value.and_then(|v| v.as_i64());
         // Without any configuration the printed accept rates still tell how many tokens were verified.
-        let inferred = |side: &crate::facts::SideView<'_>| side.run.and_then(|(_, run)| run.rate).map(|rate| i64::from(rate.draft_tokens));
+        let inferred = |side: &crate::facts::SideView<'_>| {
+            side.run.and_then(|(_, run)| run.rate).map(|rate| i64::from(rate.draft_tokens))
+        };
         let side = |steps, topk, tokens: Option<i64>, inferred: Option<i64>| {
             let tokens = tokens.or(inferred);
             let steps = int(steps).or(tokens.map(|t| t - 1))?;
@@ -122,7 +139,11 @@ impl Shape {
         match (a == b, chain(a) && chain(b)) {
             (false, true) => Factor::SpecNumSteps,
             (false, false) => Factor::SpecTree,
-            (true, _) => OTHERS.iter().copied().find(|f| view.case.differs(&[*f])).unwrap_or(Factor::SpecMethod),
+            (true, _) => OTHERS
+                .iter()
+                .copied()
+                .find(|f| view.case.differs(&[*f]))
+                .unwrap_or(Factor::SpecMethod),
         }
     }
 
@@ -155,9 +176,16 @@ impl Shape {
         } else if a.steps == 0 {
             "every step drafts and verifies besides".to_owned()
         } else if b.tokens > a.tokens {
-            format!("each step verifies {} tokens per request instead of {}, so steps take longer", b.tokens, a.tokens)
+            format!(
+                "each step verifies {} tokens per request instead of {}, so steps take longer",
+                b.tokens, a.tokens
+            )
         } else if b.tokens < a.tokens {
-            format!("each step can commit at most {} tokens instead of {}", b.steps + 1, a.steps + 1)
+            format!(
+                "each step can commit at most {} tokens instead of {}",
+                b.steps + 1,
+                a.steps + 1
+            )
         } else {
             "drafts are made or accepted in another way".to_owned()
         }
@@ -165,10 +193,16 @@ impl Shape {
 }
 
 fn verify_width(view: View<'_>, shape: &Shape) -> Option<String> {
-    let width = |side: &crate::facts::SideView<'_>| side.run.and_then(|(_, run)| run.sizes.verify_width);
+    let width =
+        |side: &crate::facts::SideView<'_>| side.run.and_then(|(_, run)| run.sizes.verify_width);
     let (a, b) = (width(&view.case.before), width(&view.case.now)?);
     let a = a.unwrap_or(shape.before.tokens as f64);
-    Some(format!("graphs captured for {} tokens per request, {} before ({})", text::number(b), text::number(a), view.case.now.log()))
+    Some(format!(
+        "graphs captured for {} tokens per request, {} before ({})",
+        text::number(b),
+        text::number(a),
+        view.case.now.log()
+    ))
 }
 
 /// No measurement from before: the model says what the earlier shape should give.
@@ -179,10 +213,25 @@ fn unmeasured(view: View<'_>, shape: &Shape, finding: &mut Finding) {
         finding.against.push("no accept length was measured on either side".to_owned());
         return;
     };
-    finding.evidence.extend(cite(now, Q::AcceptLen).map(|cited| format!("accept length {cited}, of at most {}", shape.now.steps + 1)));
+    finding.evidence.extend(
+        cite(now, Q::AcceptLen)
+            .map(|cited| format!("accept length {cited}, of at most {}", shape.now.steps + 1)),
+    );
     finding.evidence.extend(cite(now, Q::StepsPerS).map(|cited| format!("steps/s {cited}")));
-    let chain = shape.before.topk == 1 && shape.now.topk == 1 && shape.before.steps > 0 && shape.now.steps > 0;
-    let predicted = chain.then(|| effects::at_depth(len.estimate, steps, shape.now.steps as u64, shape.before.steps as u64)).flatten();
+    let chain = shape.before.topk == 1
+        && shape.now.topk == 1
+        && shape.before.steps > 0
+        && shape.now.steps > 0;
+    let predicted = chain
+        .then(|| {
+            effects::at_depth(
+                len.estimate,
+                steps,
+                shape.now.steps as u64,
+                shape.before.steps as u64,
+            )
+        })
+        .flatten();
     let Some(at) = predicted else {
         finding.strength = 0.5;
         return;
@@ -205,15 +254,23 @@ fn unmeasured(view: View<'_>, shape: &Shape, finding: &mut Finding) {
     finding.predicted = (view.demand() <= 1.5).then(|| Prediction {
         metric: "decode_tok_s".to_owned(),
         range: at.tok_s,
-        basis: format!("acceptance of the first position, {} windows; cost of a draft by bytes", len.estimate.n),
+        basis: format!(
+            "acceptance of the first position, {} windows; cost of a draft by bytes",
+            len.estimate.n
+        ),
     });
 }
 
 /// More drafts cost state slots and pool tokens; fewer give them back.
 fn costs(view: View<'_>, shape: &Shape) -> Vec<String> {
     let mut out = Vec::new();
-    if shape.before.tokens > shape.now.tokens && view.case.engine.like_sglang() && view.case.now.get(Q::StateSlots).is_some() {
-        let pools = |side: &crate::facts::SideView<'_>| side.get(Q::StateSlots).zip(side.get(Q::MaxRunning));
+    if shape.before.tokens > shape.now.tokens
+        && view.case.engine.like_sglang()
+        && view.case.now.get(Q::StateSlots).is_some()
+    {
+        let pools = |side: &crate::facts::SideView<'_>| {
+            side.get(Q::StateSlots).zip(side.get(Q::MaxRunning))
+        };
         match (pools(&view.case.before), pools(&view.case.now)) {
             (Some((slots_b, run_b)), Some((slots_n, run_n))) => out.push(format!(
                 "each draft token keeps one more state per running request: {} slots and {} running requests before, {} and {} now",
@@ -229,4 +286,3 @@ fn costs(view: View<'_>, shape: &Shape) -> Vec<String> {
 pub(super) fn changed(view: View<'_>) -> bool {
     Shape::of(view).is_some()
 }
-

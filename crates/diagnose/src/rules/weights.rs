@@ -16,12 +16,17 @@ const LEAST_RATIO: f64 = 1.12;
 pub(super) fn judge(view: View<'_>) -> Outcome {
     let case = view.case;
     let number = |value: Option<Value>| value.and_then(|v| v.as_f64());
-    let tp = number(case.effective_before(Factor::ParTp)).zip(number(case.effective_now(Factor::ParTp)));
+    let tp =
+        number(case.effective_before(Factor::ParTp)).zip(number(case.effective_now(Factor::ParTp)));
     let fewer_devices = tp.is_some_and(|(before, now)| now < before) || devices_lost(view);
     let weights = view.both(Q::WeightsGib);
     let ratio = weights.map(|(before, now)| now / before);
     let heavier = ratio.is_some_and(|ratio| ratio > LEAST_RATIO);
-    let dtype = case.differs(&[Factor::ModelDtype]) || case.now.run.is_some_and(|(_, run)| run.warning(dialects::log::WarningKind::Upcast).is_some());
+    let dtype = case.differs(&[Factor::ModelDtype])
+        || case
+            .now
+            .run
+            .is_some_and(|(_, run)| run.warning(dialects::log::WarningKind::Upcast).is_some());
     let quant = case.differs(&[Factor::ModelQuant]);
     let path = case.differs(&[Factor::ModelPath]);
     let factor = if fewer_devices {
@@ -34,18 +39,33 @@ pub(super) fn judge(view: View<'_>) -> Outcome {
         Factor::ModelPath
     } else {
         return match weights {
-            None if case.differs(&[Factor::ModelPath, Factor::ModelQuant, Factor::ModelDtype]) => Outcome::NotEnough("the size of the weights on both sides".to_owned()),
+            None if case.differs(&[Factor::ModelPath, Factor::ModelQuant, Factor::ModelDtype]) => {
+                Outcome::NotEnough("the size of the weights on both sides".to_owned())
+            }
             _ => Outcome::Pass,
         };
     };
     let mut finding = Finding::new(factor);
     view.with_values(&mut finding);
     values(view, &mut finding, factor);
-    finding.covers = vec![Factor::ModelPath, Factor::ModelQuant, Factor::ModelDtype, Factor::ModelServedName, Factor::GpuVisible];
+    finding.covers = vec![
+        Factor::ModelPath,
+        Factor::ModelQuant,
+        Factor::ModelDtype,
+        Factor::ModelServedName,
+        Factor::GpuVisible,
+    ];
     if let (Some((before, now)), Some(ratio)) = (weights, ratio) {
-        finding.evidence.push(format!("weights on one device {} -> {} GiB, × {}", text::number(before), text::number(now), text::number(ratio)));
+        finding.evidence.push(format!(
+            "weights on one device {} -> {} GiB, × {}",
+            text::number(before),
+            text::number(now),
+            text::number(ratio)
+        ));
     }
-    if let Some(upcast) = case.now.run.and_then(|(_, run)| run.warning(dialects::log::WarningKind::Upcast)) {
+    if let Some(upcast) =
+        case.now.run.and_then(|(_, run)| run.warning(dialects::log::WarningKind::Upcast))
+    {
         finding.evidence.push(format!("{} ({}:{})", upcast.says, case.now.log(), upcast.line));
     }
     finding.evidence.extend(compared(view, "steps/s", Q::StepsPerS));
@@ -89,13 +109,25 @@ pub(super) fn judge(view: View<'_>) -> Outcome {
 
 fn mechanism(view: View<'_>, factor: Factor, ratio: Option<f64>) -> String {
     match factor {
-        Factor::ParTp => "fewer devices share the weights, so each step reads more on each".to_owned(),
+        Factor::ParTp => {
+            "fewer devices share the weights, so each step reads more on each".to_owned()
+        }
         Factor::ModelPath => "another model serves".to_owned(),
         _ => {
             let prefill = view.both(Q::TtftP50).map(|(before, now)| now / before);
-            let slower_than_bytes = prefill.zip(ratio).is_some_and(|(prefill, ratio)| prefill > 1.3 * ratio);
-            let bytes = ratio.map_or_else(|| "each step reads other weights".to_owned(), |ratio| format!("each step reads {} × the bytes", text::number(ratio)));
-            if slower_than_bytes { format!("{bytes}, and prefill slows by more than that: the arithmetic left its fast path") } else { bytes }
+            let slower_than_bytes =
+                prefill.zip(ratio).is_some_and(|(prefill, ratio)| prefill > 1.3 * ratio);
+            let bytes = ratio.map_or_else(
+                || "each step reads other weights".to_owned(),
+                |ratio| format!("each step reads {} × the bytes", text::number(ratio)),
+            );
+            if slower_than_bytes {
+                format!(
+                    "{bytes}, and prefill slows by more than that: the arithmetic left its fast path"
+                )
+            } else {
+                bytes
+            }
         }
     }
 }
@@ -103,7 +135,9 @@ fn mechanism(view: View<'_>, factor: Factor, ratio: Option<f64>) -> String {
 /// Devices that were used before and idle now.
 fn devices_lost(view: View<'_>) -> bool {
     let busy = |side: &crate::facts::SideView<'_>| {
-        side.gpu.map(|(_, gpu)| gpu.gpus.iter().filter(|g| g.memory_used_mib.is_some_and(|used| used > 2048.0)).count())
+        side.gpu.map(|(_, gpu)| {
+            gpu.gpus.iter().filter(|g| g.memory_used_mib.is_some_and(|used| used > 2048.0)).count()
+        })
     };
     matches!((busy(&view.case.before), busy(&view.case.now)), (Some(before), Some(now)) if now > 0 && now < before)
 }
@@ -119,27 +153,44 @@ fn devices(view: View<'_>, factor: Factor) -> Option<String> {
 
 /// Whether the names of the checkpoints tell different formats: `…-FP8` against `…`.
 fn quant_in_name(view: View<'_>) -> bool {
-    let name = |value: Option<Value>| value.map(|v| v.to_string().to_ascii_lowercase()).unwrap_or_default();
+    let name = |value: Option<Value>| {
+        value.map(|v| v.to_string().to_ascii_lowercase()).unwrap_or_default()
+    };
     let of = |path: String| format_in(&path);
-    of(name(view.case.effective_before(Factor::ModelPath))) != of(name(view.case.effective_now(Factor::ModelPath)))
+    of(name(view.case.effective_before(Factor::ModelPath)))
+        != of(name(view.case.effective_now(Factor::ModelPath)))
 }
 
 fn format_in(path: &str) -> Option<&'static str> {
-    const FORMATS: &[&str] = &["fp8", "fp4", "int4", "int8", "awq", "gptq", "w4a16", "w8a8", "q4_k", "q5_k", "q6_k", "q8_0", "q4_0", "iq4", "f16", "bf16", "f32"];
+    const FORMATS: &[&str] = &[
+        "fp8", "fp4", "int4", "int8", "awq", "gptq", "w4a16", "w8a8", "q4_k", "q5_k", "q6_k",
+        "q8_0", "q4_0", "iq4", "f16", "bf16", "f32",
+    ];
     FORMATS.iter().copied().find(|format| path.contains(format))
 }
 
 /// A quantisation that no flag names is read from the checkpoint's name.
 fn values(view: View<'_>, finding: &mut Finding, factor: Factor) {
     if factor == Factor::ParTp && finding.now.is_null() {
-        let busy = |side: &crate::facts::SideView<'_>| side.gpu.map(|(_, gpu)| gpu.gpus.iter().filter(|g| g.memory_used_mib.is_some_and(|used| used > 2048.0)).count());
+        let busy = |side: &crate::facts::SideView<'_>| {
+            side.gpu.map(|(_, gpu)| {
+                gpu.gpus
+                    .iter()
+                    .filter(|g| g.memory_used_mib.is_some_and(|used| used > 2048.0))
+                    .count()
+            })
+        };
         finding.before = json!(busy(&view.case.before));
         finding.now = json!(busy(&view.case.now));
     }
     if factor != Factor::ModelQuant {
         return;
     }
-    let named = |value: Option<Value>| value.and_then(|v| format_in(&v.to_string().to_ascii_lowercase())).map_or(json!("none"), |format| json!(format));
+    let named = |value: Option<Value>| {
+        value
+            .and_then(|v| format_in(&v.to_string().to_ascii_lowercase()))
+            .map_or(json!("none"), |format| json!(format))
+    };
     if finding.before.is_null() {
         finding.before = named(view.case.effective_before(Factor::ModelPath));
     }

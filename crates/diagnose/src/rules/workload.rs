@@ -19,7 +19,8 @@ pub(super) fn temperature(view: View<'_>) -> Outcome {
         return Outcome::Pass;
     }
     let default_changed = view.case.differs(&[Factor::ApiSamplingDefault]);
-    let factor = if default_changed { Factor::ApiSamplingDefault } else { Factor::WorkloadTemperature };
+    let factor =
+        if default_changed { Factor::ApiSamplingDefault } else { Factor::WorkloadTemperature };
     let mut finding = Finding::new(factor);
     finding.before = json!(round2(before));
     finding.now = json!(round2(now));
@@ -39,12 +40,19 @@ pub(super) fn temperature(view: View<'_>) -> Outcome {
     finding.explains = view.explains_speed(accept.min(0.0));
     if finding.explains.is_empty() && accept < -0.03 {
         // Probes at different temperatures do not compare; the log does.
-        finding.explains.push((Felt::Traffic, (accept / (accept + steps.min(0.0))).clamp(0.0, 1.0)));
+        finding
+            .explains
+            .push((Felt::Traffic, (accept / (accept + steps.min(0.0))).clamp(0.0, 1.0)));
     }
     finding.id = "acceptance_falls_with_temperature";
-    finding.mechanism = "at a higher temperature the target draws other tokens than the draft more often".to_owned();
+    finding.mechanism =
+        "at a higher temperature the target draws other tokens than the draft more often"
+            .to_owned();
     finding.fix = Some(Fix {
-        actions: vec![format!("temperature {} where the answers allow it, or drafts that are sampled too", text::number(before))],
+        actions: vec![format!(
+            "temperature {} where the answers allow it, or drafts that are sampled too",
+            text::number(before)
+        )],
         options: vec![vec![("--speculative-use-rejection-sampling".to_owned(), String::new())]],
         restart: false,
         ..Fix::default()
@@ -64,9 +72,15 @@ pub(super) fn prompt_mix(view: View<'_>) -> Outcome {
     let traffic = view.losses.size(Felt::Traffic).max(view.losses.size(Felt::Stream));
     let lengths = view.both(Q::PromptP50);
     let other_lengths = lengths.is_some_and(|(before, now)| (now / before).ln().abs() > 0.5);
-    let other_outputs = log_outputs(&case.before).zip(log_outputs(&case.now)).is_some_and(|(before, now)| (now / before).ln().abs() > 0.7);
+    let other_outputs = log_outputs(&case.before)
+        .zip(log_outputs(&case.now))
+        .is_some_and(|(before, now)| (now / before).ln().abs() > 0.7);
     let (accept, steps) = view.parts().unwrap_or((0.0, 0.0));
-    let server_changed = case.differences.iter().filter_map(|d| d.factor()).any(|f| !crate::mechanisms::moves(case.engine, f).is_empty());
+    let server_changed = case
+        .differences
+        .iter()
+        .filter_map(|d| d.factor())
+        .any(|f| !crate::mechanisms::moves(case.engine, f).is_empty());
     if traffic == 0.0 || !(other_lengths || other_outputs || (probe_steady && accept < -0.05)) {
         return Outcome::Pass;
     }
@@ -96,7 +110,10 @@ pub(super) fn prompt_mix(view: View<'_>) -> Outcome {
     finding.id = "acceptance_follows_the_prompts";
     finding.mechanism = "drafts are accepted less often in such text, and attention over longer contexts takes longer".to_owned();
     finding.fix = Some(Fix {
-        actions: vec!["send such requests where the draft depth suits them, or let the depth adapt".to_owned()],
+        actions: vec![
+            "send such requests where the draft depth suits them, or let the depth adapt"
+                .to_owned(),
+        ],
         options: vec![vec![("--speculative-adaptive".to_owned(), String::new())]],
         restart: false,
         ..Fix::default()
@@ -113,7 +130,11 @@ fn log_outputs(side: &SideView<'_>) -> Option<f64> {
 fn spread(side: &SideView<'_>) -> Option<String> {
     let lengths = stats::sorted(side.run?.1.prompts.iter());
     let (low, high) = (stats::quantile(&lengths, 0.1)?, stats::quantile(&lengths, 0.9)?);
-    Some(format!("prompts of {} to {} tokens", text::number(low.round()), text::number(high.round())))
+    Some(format!(
+        "prompts of {} to {} tokens",
+        text::number(low.round()),
+        text::number(high.round())
+    ))
 }
 
 /// How much of the loss acceptance, step rate and prefill each take.
@@ -123,9 +144,17 @@ fn parts_in_words(view: View<'_>, accept: f64, steps: f64) -> String {
     let prefill = cite(&view.case.now, Q::LogTokS).map_or(String::new(), |_| {
         let duty = |side: &SideView<'_>| Some(side.get(Q::LogTokS)? / side.get(Q::GenTokS)?);
         match (duty(&view.case.before), duty(&view.case.now)) {
-            (Some(before), Some(now)) if now < before => format!("; prefill takes {} of the time, {} before", text::percent(1.0 - now), text::percent(1.0 - before)),
+            (Some(before), Some(now)) if now < before => format!(
+                "; prefill takes {} of the time, {} before",
+                text::percent(1.0 - now),
+                text::percent(1.0 - before)
+            ),
             _ => String::new(),
         }
     });
-    format!("of the slower decoding, acceptance takes {} and the step rate {}{prefill}", share(accept), share(steps))
+    format!(
+        "of the slower decoding, acceptance takes {} and the step rate {}{prefill}",
+        share(accept),
+        share(steps)
+    )
 }

@@ -83,9 +83,7 @@ fn decode(body: &[u8]) -> Option<Decode> {
             b"accept len" => line.accept_len = scan::number(value).map(|n| n as f32),
             b"accept rate" => line.accept_rate = scan::number(value).map(|n| n as f32),
             // `cpu graph` is always False and says nothing about a device.
-            b"cuda graph" | b"npu graph" | b"musa graph" => {
-                line.graph = scan::boolean(value)
-            }
+            b"cuda graph" | b"npu graph" | b"musa graph" => line.graph = scan::boolean(value),
             b"gen throughput (token/s)" => gen_tok_s = scan::number(value),
             b"#queue-req" => line.queue = scan::count(value).map(|n| n as u32),
             _ => {}
@@ -115,9 +113,7 @@ fn prefill(body: &[u8]) -> Option<Prefill> {
                 line.input_tok_s = scan::number(value).map(|n| n as f32)
             }
             // `cpu graph` is always False and says nothing about a device.
-            b"cuda graph" | b"npu graph" | b"musa graph" => {
-                line.graph = scan::boolean(value)
-            }
+            b"cuda graph" | b"npu graph" | b"musa graph" => line.graph = scan::boolean(value),
             _ => {}
         }
     }

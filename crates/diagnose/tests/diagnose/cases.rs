@@ -27,7 +27,8 @@ fn expected(case: &Path) -> Json {
 
 fn diagnosed(case: &Path) -> Json {
     let mut out = Vec::new();
-    let args = DiagnoseArgs { from_dir: Some(case.to_owned()), json: true, ..DiagnoseArgs::default() };
+    let args =
+        DiagnoseArgs { from_dir: Some(case.to_owned()), json: true, ..DiagnoseArgs::default() };
     let code = commands::diagnose(&args, &mut out).expect("a case is diagnosed");
     let report: Json = serde_json::from_slice(&out).expect("the output is JSON");
     assert_eq!(report["exit_code"], code);
@@ -62,7 +63,9 @@ fn every_case_is_judged_as_expected() {
 
 fn check(expected: &Json, report: &Json, complaints: &mut Complaints) {
     let verdict = &expected["verdict"];
-    complaints.check(report["verdict"] == *verdict, || format!("verdict {} is not {verdict}", report["verdict"]));
+    complaints.check(report["verdict"] == *verdict, || {
+        format!("verdict {} is not {verdict}", report["verdict"])
+    });
     let code = match verdict.as_str() {
         Some("no_regression") => 0,
         _ => 10,
@@ -70,14 +73,17 @@ fn check(expected: &Json, report: &Json, complaints: &mut Complaints) {
     complaints.check(report["exit_code"] == code, || format!("exit code {}", report["exit_code"]));
     primary(&expected["primary"], &report["primary"], complaints);
     for factor in list(&expected["must_rank_below_primary"]) {
-        let rank = list(&report["suspects"]).iter().position(|suspect| suspect["factor"] == *factor);
+        let rank =
+            list(&report["suspects"]).iter().position(|suspect| suspect["factor"] == *factor);
         complaints.check(rank != Some(0), || format!("{factor} comes first"));
     }
     for phrase in list(&expected["must_not_claim"]) {
         let plain = |text: &str| text.to_lowercase().replace('_', " ");
         let phrase = plain(phrase.as_str().expect("text"));
         for claim in list(&report["claims"]) {
-            complaints.check(!plain(claim.as_str().expect("text")).contains(&phrase), || format!("claims {claim}"));
+            complaints.check(!plain(claim.as_str().expect("text")).contains(&phrase), || {
+                format!("claims {claim}")
+            });
         }
     }
     for (quantity, wanted) in expected["decomposition"].as_object().into_iter().flatten() {
@@ -85,26 +91,41 @@ fn check(expected: &Json, report: &Json, complaints: &mut Complaints) {
     }
     for (name, wanted) in expected["observed"].as_object().into_iter().flatten() {
         let got = &report["observed"][name];
-        complaints.check(near(got, wanted, &Json::Null), || format!("observed {name} {got} is not {wanted}"));
+        complaints.check(near(got, wanted, &Json::Null), || {
+            format!("observed {name} {got} is not {wanted}")
+        });
     }
     predicted(&expected["predicted_after_fix"], &report["predicted"], complaints);
-    for (flag, value) in expected["fix"]["set"].as_object().into_iter().flatten().filter(|(flag, _)| flag.starts_with('-')) {
+    for (flag, value) in expected["fix"]["set"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(flag, _)| flag.starts_with('-'))
+    {
         let got = &report["fix"]["set"][flag];
         complaints.check(got == value, || format!("fix sets {flag} to {got}, not {value}"));
     }
     for unset in list(&expected["fix"]["unset"]) {
         let flag = unset.as_str().and_then(|text| text.split(' ').next()).unwrap_or_default();
-        complaints.check(list(&report["fix"]["unset"]).iter().any(|f| f == flag), || format!("fix does not take {flag} away"));
+        complaints.check(list(&report["fix"]["unset"]).iter().any(|f| f == flag), || {
+            format!("fix does not take {flag} away")
+        });
     }
     if let Some(mechanism) = expected.get("mechanism") {
-        complaints.check(report["mechanism"] == *mechanism, || format!("mechanism {}", report["mechanism"]));
+        complaints.check(report["mechanism"] == *mechanism, || {
+            format!("mechanism {}", report["mechanism"])
+        });
     }
     if let Some(metric) = expected.get("symptom_metric") {
-        complaints.check(report["symptom_metric"] == *metric, || format!("symptom {}", report["symptom_metric"]));
+        complaints.check(report["symptom_metric"] == *metric, || {
+            format!("symptom {}", report["symptom_metric"])
+        });
     }
     statistics(&expected["statistics"], &report["statistics"], complaints);
     let notices = list(&expected["must_notice"]).len();
-    complaints.check(list(&report["notices"]).len() >= notices, || format!("fewer than {notices} notices"));
+    complaints.check(list(&report["notices"]).len() >= notices, || {
+        format!("fewer than {notices} notices")
+    });
 }
 
 fn list(json: &Json) -> &[Json] {
@@ -116,7 +137,9 @@ fn primary(wanted: &Json, got: &Json, complaints: &mut Complaints) {
         return complaints.check(got.is_null(), || format!("blames {}", got["factor"]));
     }
     for key in ["factor", "kind"] {
-        complaints.check(got[key] == wanted[key], || format!("primary {key} {} is not {}", got[key], wanted[key]));
+        complaints.check(got[key] == wanted[key], || {
+            format!("primary {key} {} is not {}", got[key], wanted[key])
+        });
     }
     // Descriptions of workloads and loads are free text; settings are exact.
     if wanted["kind"] == "config" {
@@ -128,7 +151,9 @@ fn primary(wanted: &Json, got: &Json, complaints: &mut Complaints) {
 }
 
 fn decomposition(name: &str, wanted: &Json, got: &Json, complaints: &mut Complaints) {
-    for (key, value) in wanted.as_object().into_iter().flatten().filter(|(key, _)| !key.starts_with("tol")) {
+    for (key, value) in
+        wanted.as_object().into_iter().flatten().filter(|(key, _)| !key.starts_with("tol"))
+    {
         let number = &got[key];
         let holds = match value {
             Json::Number(_) => near(number, value, wanted),
@@ -141,13 +166,17 @@ fn decomposition(name: &str, wanted: &Json, got: &Json, complaints: &mut Complai
 
 /// `66/66`, `>=0.97`, `<0.05`, `>0, growing`, `none`.
 fn said(text: &str, number: &Json, entry: &Json) -> bool {
-    let (condition, word) = text.split_once(", ").map_or((text, None), |(condition, word)| (condition, Some(word)));
+    let (condition, word) =
+        text.split_once(", ").map_or((text, None), |(condition, word)| (condition, Some(word)));
     let holds = if let Some(bound) = condition.strip_prefix(">=") {
         number.as_f64() >= bound.parse().ok()
     } else if let Some(bound) = condition.strip_prefix('>') {
         number.as_f64() > bound.parse().ok()
     } else if let Some(bound) = condition.strip_prefix('<') {
-        number.as_f64().zip(bound.parse().ok()).is_some_and(|(number, bound): (f64, f64)| number < bound)
+        number
+            .as_f64()
+            .zip(bound.parse().ok())
+            .is_some_and(|(number, bound): (f64, f64)| number < bound)
     } else {
         number == condition
     };
@@ -171,10 +200,16 @@ fn predicted(wanted: &Json, got: &Json, complaints: &mut Complaints) {
     let Some((lo, hi)) = range(&got["range"]) else {
         return complaints.check(false, || "nothing is predicted".to_owned());
     };
-    complaints.check(got["metric"] == wanted["metric"], || format!("predicts {}, not {}", got["metric"], wanted["metric"]));
-    complaints.check(low <= lo && hi <= high, || format!("predicts {lo:.1} to {hi:.1}, outside {low} to {high}"));
+    complaints.check(got["metric"] == wanted["metric"], || {
+        format!("predicts {}, not {}", got["metric"], wanted["metric"])
+    });
+    complaints.check(low <= lo && hi <= high, || {
+        format!("predicts {lo:.1} to {hi:.1}, outside {low} to {high}")
+    });
     if let Some((from, to)) = range(&wanted["must_overlap"]) {
-        complaints.check(lo <= to && hi >= from, || format!("predicts {lo:.1} to {hi:.1}, which misses {from} to {to}"));
+        complaints.check(lo <= to && hi >= from, || {
+            format!("predicts {lo:.1} to {hi:.1}, which misses {from} to {to}")
+        });
     }
 }
 
@@ -182,15 +217,20 @@ fn statistics(wanted: &Json, got: &Json, complaints: &mut Complaints) {
     for key in ["n_before", "n_now", "median_before", "median_now"] {
         if let Some(value) = wanted.get(key) {
             let entry = serde_json::json!({ "tol_rel": 0.01 });
-            complaints.check(near(&got[key], value, &entry), || format!("statistics {key} {} is not {value}", got[key]));
+            complaints.check(near(&got[key], value, &entry), || {
+                format!("statistics {key} {} is not {value}", got[key])
+            });
         }
     }
     if let Some(least) = wanted["p_value_gt"].as_f64() {
-        complaints.check(got["p_value"].as_f64() > Some(least), || format!("p = {}", got["p_value"]));
+        complaints
+            .check(got["p_value"].as_f64() > Some(least), || format!("p = {}", got["p_value"]));
     }
     for i in 0..2 {
         if let Some(bound) = wanted["ratio_ci"].get(i) {
-            complaints.check(near(&got["ratio_ci"][i], bound, &Json::Null), || format!("ratio interval {} is not {}", got["ratio_ci"], wanted["ratio_ci"]));
+            complaints.check(near(&got["ratio_ci"][i], bound, &Json::Null), || {
+                format!("ratio interval {} is not {}", got["ratio_ci"], wanted["ratio_ci"])
+            });
         }
     }
 }
@@ -204,7 +244,12 @@ fn all_outputs(case: &Path) -> String {
         let args = ConfigsArgs { from_dir: Some(case.to_owned()), json, ..ConfigsArgs::default() };
         commands::configs(&args, &mut out).expect("configurations are listed");
         for log in &evidence.logs {
-            let args = commands::LogsArgs { files: vec![case.join(&log.source)], json, all: true, plot: !json };
+            let args = commands::LogsArgs {
+                files: vec![case.join(&log.source)],
+                json,
+                all: true,
+                plot: !json,
+            };
             commands::logs(&args, &mut out).expect("a log is shown");
         }
     }
@@ -226,7 +271,8 @@ fn no_output_holds_a_secret() {
     let mut n = 0;
     for case in cases() {
         let expected = expected(&case);
-        let secrets: Vec<&str> = list(&expected["redact"]).iter().filter_map(Json::as_str).collect();
+        let secrets: Vec<&str> =
+            list(&expected["redact"]).iter().filter_map(Json::as_str).collect();
         if secrets.is_empty() {
             continue;
         }
@@ -257,6 +303,10 @@ fn the_terminal_report_fits_a_screen() {
         let text = render::text(&report::build(&evidence));
         let lines = text.lines().count();
         let widest = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
-        assert!(lines <= 44 && widest <= 120, "{}: {lines} lines of up to {widest}\n{text}", case.display());
+        assert!(
+            lines <= 44 && widest <= 120,
+            "{}: {lines} lines of up to {widest}\n{text}",
+            case.display()
+        );
     }
 }

@@ -1,0 +1,8 @@
+//! Diagnoses of whole folders: the shipped cases, one scenario per mechanism, odd evidence, and the commands.
+
+mod any_folder;
+mod cases;
+mod commands;
+mod evidence;
+mod mechanisms;
+mod scenario;
