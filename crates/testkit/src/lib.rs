@@ -1,4 +1,5 @@
-//! Test fixtures: goldens, the scripted model, an HTTP client.
+//! Test fixtures: goldens, the scripted model, an HTTP client, OpenAI requests and answers.
 
 pub mod client;
+pub mod openai;
 pub mod scripted;

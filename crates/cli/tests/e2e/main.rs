@@ -1,0 +1,14 @@
+//! The real binary with the model inside it, from outside: processes, sockets, signals, files.
+//!
+//! Whatever a request meets (drafts, cached prefixes, batch mates, chunks, preemption, threads,
+//! instruction sets), its tokens must be those of a plain run alone.
+//! What a scripted engine can show is tested in the crate `api`.
+
+mod commands;
+mod concurrency;
+mod prefixes;
+mod prompts;
+mod server;
+mod speculation;
+mod stops;
+mod variants;
