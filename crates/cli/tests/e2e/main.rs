@@ -4,8 +4,11 @@
 //! instruction sets), its tokens must be those of a plain run alone.
 //! What a scripted engine can show is tested in the crate `api`.
 
+mod answers;
 mod commands;
 mod concurrency;
+mod lifecycle;
+mod limits;
 mod prefixes;
 mod prompts;
 mod server;
