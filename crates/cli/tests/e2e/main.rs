@@ -5,6 +5,7 @@
 //! What a scripted engine can show is tested in the crate `api`.
 
 mod answers;
+mod checkpoints;
 mod commands;
 mod concurrency;
 mod lifecycle;
