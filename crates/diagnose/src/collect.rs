@@ -9,4 +9,4 @@ pub mod launch;
 pub mod probe;
 
 pub use folder::{add_text, from_folder};
-pub use host::{add_log, from_host};
+pub use host::{add_log, add_log_stream, from_host};

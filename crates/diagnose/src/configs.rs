@@ -54,6 +54,24 @@ pub enum Origin {
 }
 
 impl Origin {
+    /// Every origin, the most certain first.
+    pub const ALL: [Origin; 14] = [
+        Origin::ServerInfo,
+        Origin::LogArgs,
+        Origin::Process,
+        Origin::ProcessList,
+        Origin::LaunchRecord,
+        Origin::Container,
+        Origin::Unit,
+        Origin::Compose,
+        Origin::Backup,
+        Origin::UnitWithoutDropIn,
+        Origin::DisabledDropIn,
+        Origin::OldVersion,
+        Origin::Script,
+        Origin::History,
+    ];
+
     /// In words.
     pub fn name(self) -> &'static str {
         match self {

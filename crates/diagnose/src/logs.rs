@@ -6,7 +6,7 @@ mod store;
 mod table;
 mod window;
 
-pub use reader::{LogReader, read_file, read_text};
+pub use reader::{LogReader, read_file, read_stream, read_text};
 pub use runs::{LogSummary, Run, Sizes, WarningSeen};
 pub use store::Thinned;
 pub use table::{Shown, render_json, render_text};

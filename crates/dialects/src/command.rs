@@ -213,6 +213,7 @@ fn read(words: &[String], start: Start, environment: &[(String, String)]) -> Opt
             config.set_variable(name, value);
         }
     }
+    config.environment_known = !environment.is_empty();
     for (name, value) in environment {
         config.set_variable(name, value);
     }

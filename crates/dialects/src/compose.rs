@@ -113,6 +113,7 @@ fn command(image: &str, words: Vec<String>, environment: &[(String, String)]) ->
     let mut argv = vec![image.to_owned()];
     argv.extend(words);
     let mut command = from_argv(&argv, environment)?;
+    command.config.environment_known = true;
     if command.config.version.is_none() {
         command.config.version = image_version(image);
     }

@@ -85,6 +85,9 @@ pub struct Config {
     pub version: Option<Version>,
     /// Whether the source lists every argument with its resolved value, so that an absent one is truly unset.
     pub whole: bool,
+    /// Whether the source shows the environment too, so that an absent variable is truly unset.
+    #[serde(default)]
+    pub environment_known: bool,
     /// The settings.
     pub settings: BTreeMap<Key, Setting>,
     /// Factors that a dump lists and leaves open.
@@ -127,6 +130,7 @@ impl Config {
             engine,
             version: None,
             whole: false,
+            environment_known: false,
             settings: BTreeMap::new(),
             open: BTreeSet::new(),
         }
@@ -308,9 +312,12 @@ impl Config {
         self.version = self.version.take().or_else(|| resolved.version.clone());
     }
 
-    /// Whether the source showed variables of the environment at all.
-    pub fn shows_environment(&self) -> bool {
-        self.settings.values().any(Setting::is_variable)
+    /// Takes the variables of the environment from another source that speaks of the same server.
+    pub fn take_environment(&mut self, other: &Config) {
+        for (key, setting) in other.settings.iter().filter(|(_, setting)| setting.is_variable()) {
+            self.settings.entry(key.clone()).or_insert_with(|| setting.clone());
+        }
+        self.environment_known |= other.environment_known;
     }
 
     /// The settings in which two configurations differ, by their effective values.

@@ -241,7 +241,7 @@ fn resolves(auto: &Effective, value: &Effective, side: &Config) -> bool {
 /// the factor and leaves it open. A variable counts only where the other side's source would have shown it.
 fn counts_alone(value: &Effective, side: &Config, other: &Config, key: &Key) -> bool {
     let from_environment = side.settings.get(key).is_some_and(Setting::is_variable);
-    if value.why != Why::Asked || (from_environment && !other.shows_environment()) {
+    if value.why != Why::Asked || (from_environment && !other.environment_known) {
         return false;
     }
     match key {

@@ -133,9 +133,10 @@ static NAMED: LazyLock<Regex> = LazyLock::new(|| {
     .expect("a constant pattern")
 });
 
-/// Any text with its secrets replaced.
+/// Any text on one line, with its secrets replaced and without anything that a terminal would act on.
 pub fn text(text: &str) -> String {
-    let no_passwords = URL_PASSWORD.replace_all(text, format!("${{1}}{MARK}@"));
+    let plain = without_escapes(text);
+    let no_passwords = URL_PASSWORD.replace_all(&plain, format!("${{1}}{MARK}@"));
     let no_shapes = SHAPES.replace_all(&no_passwords, MARK);
     let no_schemes = SCHEME.replace_all(&no_shapes, format!("${{1}}${{2}}{MARK}"));
     let named = NAMED.replace_all(&no_schemes, |found: &regex::Captures<'_>| {
@@ -194,7 +195,7 @@ fn is_pathlike(word: &str) -> bool {
 /// no longer than `most` characters.
 pub fn line(foreign: &str, most: usize) -> String {
     let cut: String = foreign.chars().take(most.saturating_mul(4).saturating_add(256)).collect();
-    let plain = without_escapes(&text(&without_escapes(&cut)));
+    let plain = text(&cut);
     if plain.chars().count() <= most {
         return plain;
     }

@@ -97,6 +97,7 @@ impl Unit {
             let line = exec.line.trim_start_matches(['@', '-', ':', '+', '!']);
             let line = line.replace("%i", instance).replace("%I", instance).replace("%%", "%");
             for mut command in find_commands(&line, &lookup) {
+                command.config.environment_known = true;
                 for (name, value) in self.environment.iter().chain(files) {
                     command.config.set_variable(name, value);
                 }

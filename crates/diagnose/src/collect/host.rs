@@ -1,5 +1,6 @@
 //! Collects from the running host: configurations, devices, and the logs that the caller names. Nothing is changed.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -35,7 +36,21 @@ pub fn from_host() -> Evidence {
 /// When the log cannot be read.
 pub fn add_log(evidence: &mut Evidence, path: &Path) -> Result<(), Error> {
     let source = path.display().to_string();
-    let what = logs::read_file(path).map_err(|error| Error::io(source.clone(), error))?;
+    let mut file = std::fs::File::open(path).map_err(|error| Error::io(source.clone(), error))?;
+    add_log_stream(evidence, &source, &mut file)
+}
+
+/// Adds a log that comes from elsewhere, such as `journalctl`, as one of now.
+///
+/// # Errors
+/// When the log cannot be read.
+pub fn add_log_stream(
+    evidence: &mut Evidence,
+    source: &str,
+    log: &mut dyn Read,
+) -> Result<(), Error> {
+    let source = source.to_owned();
+    let what = logs::read_stream(log).map_err(|error| Error::io(source.clone(), error))?;
     evidence.logs.push(Item { side: Side::Now, source, what });
     folder::add_log_configs(evidence);
     Ok(())

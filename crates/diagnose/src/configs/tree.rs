@@ -108,7 +108,11 @@ impl Tree {
             }
         };
         for item in listed.flatten() {
+            // A name that a terminal would act on is no name of ours.
             let Ok(name) = item.file_name().into_string() else { continue };
+            if name.contains(char::is_control) {
+                continue;
+            }
             let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
             // Links are not followed: they could lead out of the folder, or around in it.
             let Ok(kind) = item.file_type() else { continue };

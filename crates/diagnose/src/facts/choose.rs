@@ -110,6 +110,13 @@ pub(crate) fn case(evidence: &Evidence) -> Case<'_> {
     }
     let now_config = now_config.or_else(|| fragment(now_run));
     let same_process = now_config.as_ref().is_some_and(|c| c.same_process);
+    let (mut before_config, mut now_config) = (before_config, now_config);
+    add_environment(evidence, before_config.as_mut(), &|found| {
+        !found.origin.is_current() || found.side == Side::Before
+    });
+    add_environment(evidence, now_config.as_mut(), &|found| {
+        found.origin.is_current() && found.side != Side::Before
+    });
     let differences = match (&before_config, &now_config) {
         (Some(before), Some(now)) if !same_process => {
             let mut differences = before.config.differences(&now.config);
@@ -261,6 +268,32 @@ fn current_config<'a>(
         })
         .min_by_key(|found| rank(found));
     with_command(evidence, found, run)
+}
+
+/// A command line does not show its environment; a unit or a compose file that starts the same server does.
+fn add_environment(
+    evidence: &Evidence,
+    in_force: Option<&mut InForce<'_>>,
+    speaks: &dyn Fn(&Found) -> bool,
+) {
+    let Some(in_force) = in_force.filter(|c| !c.config.environment_known && !c.fragment) else {
+        return;
+    };
+    let same_server = |found: &&Found| {
+        let engine = in_force.config.engine;
+        found.config.engine == engine
+            && found.config.environment_known
+            && speaks(found)
+            && !in_force
+                .config
+                .differences(&found.config)
+                .iter()
+                .filter_map(Difference::factor)
+                .any(|f| !mechanisms::moves(engine, f).is_empty())
+    };
+    if let Some(found) = evidence.configs.iter().find(same_server) {
+        in_force.config.take_environment(&found.config);
+    }
 }
 
 /// Whether a log shows that its server did not run with a configuration: another number of verified tokens, another

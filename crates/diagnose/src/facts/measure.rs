@@ -30,6 +30,7 @@ pub(super) fn side(
         facts.state(Q::AcceptLen, what.accept_len, &launch.source);
     }
     log(view);
+    chunks(view);
     scrapes(evidence, view, side);
     limits(evidence, view, side);
     gpu(view);
@@ -83,6 +84,24 @@ fn probes(view: &mut SideView<'_>) {
         facts.add(Q::AggregateTokS, stats::median_estimate(each), &source);
     }
     facts.state(Q::ArrivalRate, workload.rate_per_s, &source);
+}
+
+/// Without a log, the chunks of a probe tell the decomposition: a server that streams every step sends one chunk per step.
+fn chunks(view: &mut SideView<'_>) {
+    let Some(first) = view.probes.first() else { return };
+    let (source, workload) = (first.source.clone(), first.what.workload.clone());
+    let alike = view.probes.iter().filter(|item| item.what.workload.comparable(&workload));
+    let requests = probe::pooled(alike.map(|item| &item.what));
+    let interval = view
+        .in_force
+        .as_ref()
+        .and_then(|c| c.config.number(Factor::ApiStreamInterval))
+        .unwrap_or(1.0);
+    if interval <= 1.0 {
+        view.facts.state(Q::AcceptLen, probe::tokens_per_chunk(&requests), &source);
+        let rates = stats::sorted(probe::chunk_rates(&requests));
+        view.facts.add(Q::StepsPerS, stats::quantile_estimate(&rates, 0.5), &source);
+    }
 }
 
 fn tables(view: &mut SideView<'_>) {

@@ -54,15 +54,21 @@ impl LogReader {
 /// # Errors
 /// When the file cannot be read.
 pub fn read_file(path: &Path) -> io::Result<LogSummary> {
-    let mut file = std::fs::File::open(path)?;
+    read_stream(&mut std::fs::File::open(path)?)
+}
+
+/// Reads a log from anywhere.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn read_stream(log: &mut dyn Read) -> io::Result<LogSummary> {
     let mut reader = LogReader::default();
     let mut chunk = vec![0; CHUNK];
     loop {
-        let n = file.read(&mut chunk)?;
-        if n == 0 {
-            return Ok(reader.finish());
+        match log.read(&mut chunk)? {
+            0 => return Ok(reader.finish()),
+            n => reader.feed(&chunk[..n]),
         }
-        reader.feed(&chunk[..n]);
     }
 }
 

@@ -100,8 +100,10 @@ pub(super) fn shown_quantities(report: &Report) -> Vec<Q> {
         Q::LinesPerS,
     ];
     let mut out: Vec<Q> = ALWAYS.iter().copied().filter(|q| report.row(*q).is_some()).collect();
-    let moved =
-        |q: &Q| report.both(*q).is_some_and(|(b, n)| (n - b).abs() > 0.1 * b.abs().max(1e-9));
+    let moved = |q: &Q| {
+        report.both(*q).is_some_and(|(b, n)| (n - b).abs() > 0.1 * b.abs().max(1e-9))
+            && (*q != Q::AggregateTokS || alike(report, *q))
+    };
     let telling = |q: &Q| match q {
         Q::Queue | Q::Retracted => {
             report.now(*q).is_some_and(|n| n >= 1.0)
@@ -116,6 +118,15 @@ pub(super) fn shown_quantities(report: &Report) -> Vec<Q> {
     };
     out.extend(OTHERS.iter().copied().filter(|q| moved(q) || telling(q)).take(9));
     out
+}
+
+/// Whether both sides of a number come from logs, or both from elsewhere: a log counts its total differently.
+fn alike(report: &Report, quantity: Q) -> bool {
+    let from_log = |source: &str| source.contains("log");
+    report.row(quantity).is_some_and(|row| match (&row.before, &row.now) {
+        (Some((_, b)), Some((_, n))) => from_log(b) == from_log(n),
+        _ => true,
+    })
 }
 
 fn numbers(report: &Report) -> String {
@@ -213,7 +224,7 @@ fn change(report: &Report) -> String {
         parts.retain(|part| !part.is_empty());
         let predicted = report.predicted.as_ref().map_or(String::new(), |p| {
             format!(
-                "   predicted {} {} to {}",
+                "; predicted {} {} to {}",
                 p.metric,
                 text::number(p.range.lo),
                 text::number(p.range.hi)

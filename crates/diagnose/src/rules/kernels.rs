@@ -265,6 +265,10 @@ pub(super) fn version(view: View<'_>) -> Outcome {
     if steps > -0.05 && accept > -0.05 {
         finding.against.push("neither step rate nor acceptance fell".to_owned());
         finding.strength = 0.0;
+    } else if steps > -0.05 && super::speculation::changed(view) {
+        let line = "the step rate did not fall, and the drafts explain the accept length";
+        finding.against.push(line.to_owned());
+        finding.strength = 0.0;
     } else if explained {
         finding.against.push("a setting that differs explains what moved".to_owned());
         finding.explains = view.explains_speed(steps.min(0.0));

@@ -216,3 +216,68 @@ fn a_larger_prefill_chunk_on_vllm() {
         .write("now/probe.json", &probe(26, 5.5).json());
     blames(&folder.diagnose(), "regression", "sched.prefill_chunk");
 }
+
+/// Every log of every shipped case, as journald, docker, Kubernetes, compose and a colouring terminal would keep it.
+#[test]
+fn wrapped_logs_are_judged_alike() {
+    type Wrap = fn(&str) -> String;
+    let wraps: [(&str, Wrap); 5] = [
+        ("journald", |line| format!("Nov 26 08:30:00 gpu-a python3[4121]: {line}")),
+        ("docker", |line| {
+            serde_json::json!({ "log": format!("{line}\n"), "stream": "stderr", "time": "2026-11-26T08:30:00.5Z" }).to_string()
+        }),
+        ("kubernetes", |line| format!("2026-11-26T08:30:00.123456789Z stdout F {line}")),
+        ("compose", |line| format!("llm-1  | {line}")),
+        ("colours", |line| format!("\u{1b}[36m{line}\u{1b}[0;0m\r")),
+    ];
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases/diagnose");
+    for (case, factor) in [
+        ("02-eagle-topk-tree", "spec.tree"),
+        ("03-context-too-large-offload", "model.max_context"),
+        ("07-retraction-thrash", "sched.max_running"),
+        ("08-gdn-state-pool-exhausted", "mem.state_ratio"),
+        ("17-dtype-float32", "model.dtype"),
+    ] {
+        for (name, wrap) in wraps {
+            let folder = Folder::new();
+            folder.copy(&root.join(case), &|path, text| {
+                if path.ends_with(".log") {
+                    text.lines().flat_map(|line| [wrap(line), "\n".to_owned()]).collect()
+                } else {
+                    text
+                }
+            });
+            let report = folder.diagnose();
+            assert_eq!(
+                report["primary"]["factor"],
+                factor,
+                "{case} under {name}: {:#}",
+                brief(&report)
+            );
+        }
+    }
+}
+
+/// The second half of every log is lost, and the rest is cut inside a line.
+#[test]
+fn halved_logs_are_judged_alike() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases/diagnose");
+    for (case, factor) in [
+        ("01-few-mtp-steps", "spec.num_steps"),
+        ("02-eagle-topk-tree", "spec.tree"),
+        ("05-max-running-1", "sched.max_running"),
+        ("08-gdn-state-pool-exhausted", "mem.state_ratio"),
+        ("09-radix-cache-disabled", "cache.prefix"),
+        ("20-queueing-load-up", "load.arrival_rate"),
+    ] {
+        let folder = Folder::new();
+        folder.copy(&root.join(case), &|path, mut text| {
+            if path.ends_with(".log") {
+                text.truncate(text.len() * 6 / 10);
+            }
+            text
+        });
+        let report = folder.diagnose();
+        assert_eq!(report["primary"]["factor"], factor, "{case}: {:#}", brief(&report));
+    }
+}

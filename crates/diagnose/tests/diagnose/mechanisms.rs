@@ -385,3 +385,39 @@ fn no_evidence_is_inconclusive() {
     folder.write("now/server.log", &Sglang::new(26).log());
     assert_eq!(folder.diagnose()["verdict"], "inconclusive");
 }
+
+#[test]
+fn logging_by_a_variable_of_the_unit() {
+    let folder = Folder::new();
+    let unit = |environment: &str| {
+        format!(
+            "[Service]\n{environment}ExecStart=/usr/bin/vllm serve /models/Qwen3.6-27B-FP8 --max-model-len 65536 --max-num-seqs 32 --gpu-memory-utilization 0.9 --speculative-config '{{\"method\":\"mtp\",\"num_speculative_tokens\":3}}'\n"
+        )
+    };
+    folder
+        .write("etc/systemd/system/vllm.service", &unit("Environment=VLLM_LOGGING_LEVEL=DEBUG\n"))
+        .write("etc/systemd/system/vllm.service.bak", &unit(""))
+        .write("before/vllm.log", &Vllm::new(19).log())
+        .write("now/vllm.log", &Vllm { steps_per_s: 30.0, ..Vllm::new(26) }.log());
+    let report = folder.diagnose();
+    blames(&report, "regression", "obs.logging");
+    assert_eq!(report["primary"]["now"], "obs.log_level debug");
+}
+
+#[test]
+fn the_depth_from_probes_alone() {
+    let folder = Folder::new();
+    let unit = |steps: u32| {
+        format!(
+            "[Service]\nExecStart=/usr/bin/python -m sglang.launch_server --model-path m --speculative-algorithm NEXTN --speculative-num-steps {steps} --speculative-eagle-topk 1\n"
+        )
+    };
+    folder
+        .write("etc/systemd/system/sglang.service", &unit(1))
+        .write("etc/systemd/system/sglang.service.orig", &unit(3))
+        .write("baseline/probe.json", &Probe::new(19, 105.0).json())
+        .write("now/probe.json", &Probe { tokens_per_chunk: 1.75, ..Probe::new(26, 72.0) }.json());
+    let report = folder.diagnose();
+    blames(&report, "regression", "spec.num_steps");
+    assert!((now(&report, "accept_len") - 1.75).abs() < 0.03);
+}

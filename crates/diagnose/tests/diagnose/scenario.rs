@@ -30,6 +30,24 @@ impl Folder {
         self
     }
 
+    /// Copies a folder; `change` may change the text of a file.
+    pub(crate) fn copy(&self, from: &Path, change: &dyn Fn(&str, String) -> String) {
+        let mut open = vec![from.to_owned()];
+        while let Some(folder) = open.pop() {
+            for entry in fs::read_dir(folder).expect("a folder").flatten() {
+                let path = entry.path();
+                if path.is_dir() {
+                    open.push(path);
+                    continue;
+                }
+                let inside =
+                    path.strip_prefix(from).expect("inside").to_str().expect("a path").to_owned();
+                let text = String::from_utf8(fs::read(&path).expect("a file")).expect("text");
+                self.write(&inside, &change(&inside, text));
+            }
+        }
+    }
+
     pub(crate) fn diagnose(&self) -> Json {
         let mut out = Vec::new();
         let args = DiagnoseArgs {

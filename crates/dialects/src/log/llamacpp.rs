@@ -147,7 +147,7 @@ fn start(message: &[u8]) -> Option<Start> {
                 let word = after(rest, b"= ")?;
                 Some(Start::Setting(
                     Factor::ExecAttention,
-                    normalise(Factor::ExecAttention, &String::from_utf8_lossy(word)),
+                    normalise(Factor::ExecAttention, &redact::text(&String::from_utf8_lossy(word))),
                 ))
             }
             _ => None,

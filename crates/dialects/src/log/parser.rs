@@ -1,9 +1,7 @@
 //! One raw line in, records out.
 
 use super::wrap::{clean, docker_json, unwrap};
-use super::{
-    Event, Record, Start, Time, WarningKind, llamacpp, request, sglang, sglang_start, vllm, warning,
-};
+use super::{Event, Record, Start, Time, llamacpp, request, sglang, sglang_start, vllm, warning};
 use crate::engine::Engine;
 use crate::factor::Factor;
 use crate::redact;
@@ -231,10 +229,7 @@ impl Parser {
                 None => Read::Harmless,
             };
         }
-        if message.starts_with(b"Receive: ")
-            || message.starts_with(b"Finish: ")
-            || message.starts_with(b"Received request ")
-        {
+        if request::is_request(message) {
             self.counts.request_lines += 1;
             return match request::line(message) {
                 Some(request) => {
@@ -245,9 +240,8 @@ impl Parser {
             };
         }
         if let Some(warning) = warning::line(message) {
-            let shown = !matches!(warning.kind, WarningKind::DraftTokensAdjusted);
             out(Record { time, replica, event: Event::Warning(warning) });
-            return if shown { Read::Events } else { Read::Harmless };
+            return Read::Events;
         }
         if harmless(message) { Read::Harmless } else { Read::Unknown }
     }

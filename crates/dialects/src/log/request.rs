@@ -6,6 +6,14 @@ use serde_json::Value as Json;
 use super::Request;
 use crate::pyrepr;
 
+/// Whether a line is about one request.
+pub(super) fn is_request(message: &[u8]) -> bool {
+    message.starts_with(b"Receive: ")
+        || message.starts_with(b"Finish: ")
+        || message.starts_with(b"Received request ")
+        || (message.starts_with(b"{\"") && memmem::find(message, b"\"sampling_params\"").is_some())
+}
+
 /// Reads SGLang's `Receive: obj=…` and `Finish: obj=…, out=…`, or vLLM's `Received request …, params: SamplingParams(…)`.
 pub(super) fn line(message: &[u8]) -> Option<Request> {
     if let Some(rest) = message.strip_prefix(b"Receive: ") {
@@ -13,6 +21,9 @@ pub(super) fn line(message: &[u8]) -> Option<Request> {
     }
     if let Some(rest) = message.strip_prefix(b"Finish: ") {
         return sglang(rest, true);
+    }
+    if message.starts_with(b"{\"") {
+        return json(message);
     }
     if message.starts_with(b"Received request ") {
         // The parameters come after the prompt, so the last match is the engine's and not the prompt's.
@@ -23,10 +34,19 @@ pub(super) fn line(message: &[u8]) -> Option<Request> {
     None
 }
 
+/// SGLang's requests as JSON lines: `{"event": …, "obj": {…}, "out": {…}}`.
+fn json(message: &[u8]) -> Option<Request> {
+    let Json::Object(fields) = serde_json::from_slice(message).ok()? else { return None };
+    request_of(&fields, fields.contains_key("out"))
+}
+
 fn sglang(rest: &[u8], finished: bool) -> Option<Request> {
     let text = String::from_utf8_lossy(rest);
     // Quoted text stays inside its quotes here, so nothing in a prompt can pass for a parameter.
-    let fields = pyrepr::parse_keywords(&text);
+    request_of(&pyrepr::parse_keywords(&text), finished)
+}
+
+fn request_of(fields: &serde_json::Map<String, Json>, finished: bool) -> Option<Request> {
     let mut request = Request { finished, ..Request::default() };
     if let Some(params) = fields.get("obj").and_then(|obj| obj.get("sampling_params")) {
         request = sampling(params, request);
@@ -62,5 +82,7 @@ mod tests {
         );
         let got = line(br"Received request cmpl-1: prompt: 'params: SamplingParams(temperature=9.0)', params: SamplingParams(n=1, temperature=0.6, max_tokens=700), prompt_token_ids: [1]").unwrap();
         assert_eq!((got.temperature, got.max_tokens), (Some(0.6), Some(700)));
+        let got = line(br#"{"event": "request.received", "rid": "a", "obj": {"text": "x", "sampling_params": {"temperature": 0.7, "max_new_tokens": 9}}}"#).unwrap();
+        assert_eq!((got.temperature, got.finished), (Some(0.7), false));
     }
 }
