@@ -12,6 +12,7 @@ use model::batch::{Batch, Forward};
 use model::network::ModelOptions;
 use serde::Serialize;
 
+use crate::bench_speculation;
 use crate::flags::BenchFlags;
 use crate::source::{self, Source};
 
@@ -53,6 +54,9 @@ struct Row {
 
 /// Runs the measurements and prints them.
 pub(crate) fn run(flags: &BenchFlags) -> Result<()> {
+    if flags.speculative {
+        return bench_speculation::run(flags);
+    }
     let source = Source::resolve(&flags.model)?;
     let cpu = source::cpu(&flags.model)?;
     let plan = Cases::new(flags)?;
@@ -272,7 +276,7 @@ fn tokens(sequence: usize, pos: usize, n: usize, vocab: usize) -> Vec<u32> {
 }
 
 /// Sorts and takes the middle.
-fn median(values: &mut [f64]) -> f64 {
+pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let mid = values.len() / 2;
     if values.len() % 2 == 1 { values[mid] } else { (values[mid - 1] + values[mid]) / 2.0 }

@@ -120,6 +120,25 @@ pub(crate) struct PoolFlags {
     pub(crate) mamba_track_interval: usize,
 }
 
+impl PoolFlags {
+    /// Pools for one request at a time, for the commands that are not servers.
+    pub(crate) fn one_request() -> Self {
+        Self {
+            mem_fraction_static: 0.8,
+            context_length: None,
+            max_running_requests: Some(1),
+            max_queued_requests: 1,
+            max_total_tokens: None,
+            chunked_prefill_size: 512,
+            mamba_full_memory_ratio: 0.9,
+            max_mamba_cache_size: None,
+            kv_cache_dtype: KvChoice::Auto,
+            disable_radix_cache: true,
+            mamba_track_interval: 256,
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum KvChoice {
     /// The checkpoint's own type
@@ -314,6 +333,11 @@ pub(crate) struct BenchFlags {
     /// Measurements of each row; the table shows the median and the range
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) repeat: usize,
+
+    /// Measure what drafting buys instead: accept length and speed by kind of prompt, at depths 0
+    /// to 8 and auto
+    #[arg(long)]
+    pub(crate) speculative: bool,
 
     /// Element type of the KV cache
     #[arg(long, value_enum, default_value_t = KvChoice::Auto, value_name = "TYPE")]

@@ -1,43 +1,21 @@
 //! `outrider generate`: one prompt, one answer, no server.
 
 use std::io::Write;
-use std::sync::mpsc;
 
 use anyhow::{Context, Result, bail};
-use engine::request::{Event, EventSink, Finish, FinishReason, Gone, Request, Sampling, TokenOut};
+use engine::request::{Event, Finish, FinishReason, Request, Sampling, TokenOut};
 use serde_json::{Map, json};
 use text::{ChatRequest, Delta, Flow, Markers, OutputOptions, OutputParser};
 
-use crate::flags::{GenerateFlags, KvChoice, PoolFlags};
+use crate::flags::{GenerateFlags, PoolFlags};
 use crate::launch::{Launch, LaunchFlags};
-
-/// Sends the engine's events to the main thread.
-struct Channel(mpsc::Sender<Event>);
-
-impl EventSink for Channel {
-    fn send(&mut self, event: Event) -> Result<(), Gone> {
-        self.0.send(event).map_err(|_| Gone::Disconnected)
-    }
-}
+use crate::sink;
 
 /// Generates and prints: the text as it comes, or one JSON object at the end.
 pub(crate) fn run(flags: &GenerateFlags) -> Result<()> {
-    let pools = PoolFlags {
-        mem_fraction_static: 0.8,
-        context_length: None,
-        max_running_requests: Some(1),
-        max_queued_requests: 1,
-        max_total_tokens: None,
-        chunked_prefill_size: 512,
-        mamba_full_memory_ratio: 0.9,
-        max_mamba_cache_size: None,
-        kv_cache_dtype: KvChoice::Auto,
-        disable_radix_cache: true,
-        mamba_track_interval: 256,
-    };
     let launch = Launch::prepare(LaunchFlags {
         model: &flags.model,
-        pools: &pools,
+        pools: &PoolFlags::one_request(),
         speculation: &flags.speculation,
         chat_template: None,
     })?;
@@ -58,8 +36,8 @@ pub(crate) fn run(flags: &GenerateFlags) -> Result<()> {
     )?;
 
     let (engine, _) = launch.start(Box::new(|_| {}))?;
-    let (sender, events) = mpsc::channel();
-    engine.submit(request, Box::new(Channel(sender)))?;
+    let (sink, events) = sink::events();
+    engine.submit(request, sink)?;
     let mut answer = Answer { tokens: Vec::new(), text: String::new(), quiet: flags.json };
     let finish = loop {
         match events.recv().context("the engine ended without an answer")? {

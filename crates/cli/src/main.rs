@@ -2,6 +2,7 @@
 
 mod arguments;
 mod bench;
+mod bench_speculation;
 mod chat;
 #[cfg(test)]
 mod documentation;
@@ -13,6 +14,7 @@ mod generate;
 mod launch;
 mod logging;
 mod serve;
+mod sink;
 mod source;
 mod speculation;
 
