@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::diagnosis::{ConfigsFlags, DiagnoseFlags, DiffFlags, LogsFlags};
+
 /// Serve hybrid language models, and find out why a server is as fast as it is.
 #[derive(Parser)]
 #[command(name = "outrider", version, propagate_version = true)]
@@ -25,6 +27,14 @@ pub(crate) enum Command {
     Chat(ChatFlags),
     /// Measure prefill and decode speed beside the machine's read bandwidth
     Bench(BenchFlags),
+    /// Turn server logs into windows of throughput, accept length and queue
+    Logs(LogsFlags),
+    /// Find every server configuration that a host remembers
+    Configs(ConfigsFlags),
+    /// Lay two configurations side by side
+    Diff(DiffFlags),
+    /// Explain why a server is slower than it was, from what its host remembers
+    Diagnose(DiagnoseFlags),
 }
 
 /// Which model, and where.

@@ -4,6 +4,7 @@ mod arguments;
 mod bench;
 mod bench_speculation;
 mod chat;
+mod diagnosis;
 #[cfg(test)]
 mod documentation;
 mod download;
@@ -27,7 +28,7 @@ use crate::flags::{Cli, Command};
 
 fn main() -> ExitCode {
     match run() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<()> {
+fn run() -> Result<ExitCode> {
     rustls::crypto::ring::default_provider()
         .install_default()
         .map_err(|_| anyhow!("a TLS provider is already installed"))?;
@@ -45,10 +46,15 @@ fn run() -> Result<()> {
     match &cli.command {
         Command::Serve(flags) => {
             let given = matches.subcommand_matches("serve").map(foreign::notices);
-            serve::run(flags, &given.unwrap_or_default())
+            serve::run(flags, &given.unwrap_or_default())?;
         }
-        Command::Generate(flags) => generate::run(flags),
-        Command::Chat(flags) => chat::run(flags),
-        Command::Bench(flags) => bench::run(flags),
+        Command::Generate(flags) => generate::run(flags)?,
+        Command::Chat(flags) => chat::run(flags)?,
+        Command::Bench(flags) => bench::run(flags)?,
+        Command::Logs(flags) => return Ok(diagnosis::logs(flags)),
+        Command::Configs(flags) => return Ok(diagnosis::configs(flags)),
+        Command::Diff(flags) => return Ok(diagnosis::diff(flags)),
+        Command::Diagnose(flags) => return Ok(diagnosis::diagnose(flags)),
     }
+    Ok(ExitCode::SUCCESS)
 }

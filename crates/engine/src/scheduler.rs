@@ -212,6 +212,7 @@ impl Scheduler {
     }
 
     /// Panics if a block, a slot or a lease is lost or held twice.
+    #[cfg(any(test, debug_assertions))]
     pub(crate) fn check_integrity(&self) {
         self.cache.check_integrity(self.running.iter().map(|r| &r.lease));
         for Running { sequence, lease, n_computed, n_replay, .. } in &self.running {
