@@ -220,7 +220,7 @@ fn flags_that_change_nothing_are_listed() {
 #[test]
 fn help_names_the_commands() {
     let help = stdout_of(&["--help"], "");
-    for command in ["serve", "generate", "chat", "bench"] {
+    for command in ["serve", "generate", "chat", "bench", "logs", "configs", "diff", "diagnose"] {
         assert!(help.contains(command), "{help}");
     }
     assert!(!run(&[], "").status.success());
@@ -231,20 +231,14 @@ fn help_names_the_commands() {
 #[test]
 fn diagnose_explains_a_host_and_exits_with_its_verdict() {
     let case = concat!(env!("CARGO_MANIFEST_DIR"), "/../../cases/diagnose/01-few-mtp-steps");
-    let run = |arguments: &[&str]| {
-        std::process::Command::new(env!("CARGO_BIN_EXE_outrider"))
-            .args(arguments)
-            .output()
-            .expect("the binary runs")
-    };
-    let output = run(&["diagnose", "--from-dir", case, "--no-probe", "--json"]);
+    let output = run(&["diagnose", "--from-dir", case, "--no-probe", "--json"], "");
     assert_eq!(output.status.code(), Some(10), "explained");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(report["verdict"], "regression");
     assert_eq!(report["primary"]["factor"], "spec.num_steps");
-    let output = run(&["logs", &format!("{case}/now/server.log")]);
+    let output = run(&["logs", &format!("{case}/now/server.log")], "");
     assert!(output.status.success() && !output.stdout.is_empty());
-    let output = run(&["configs", "--from-dir", case]);
+    let output = run(&["configs", "--from-dir", case], "");
     assert!(String::from_utf8_lossy(&output.stdout).contains("spec.num_steps 3"));
-    assert_eq!(run(&["diff", "#1", "#99", "--from-dir", case]).status.code(), Some(2));
+    assert_eq!(run(&["diff", "#1", "#99", "--from-dir", case], "").status.code(), Some(2));
 }
