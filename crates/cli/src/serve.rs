@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use api::auth::Keys;
 use api::state::{ApiOptions, ApiState, ModelInfo, Parsers, SamplingDefaults, Sizes, Timeouts};
+use checkpoint::config::LayerKind;
 use clap::Parser;
 use plan::{BLOCK_LEN, Host};
 use serde_json::{Map, Value, json};
@@ -136,14 +137,20 @@ fn recorder(flags: &ServeFlags, launch: &Launch) -> Result<(Recorder, LastWindow
 fn log_sizes(launch: &Launch, load_s: f64) {
     let plan = &launch.plan;
     let available_mem_gib = Host::detect().map_or(f64::NAN, |host| host.memory_bytes as f64 / GIB);
+    let config = launch.source.checkpoint().config();
+    let conv_floats = config
+        .delta
+        .as_ref()
+        .map_or(0, |d| config.n_layers(LayerKind::Linear) * (d.conv_kernel - 1) * d.n_channels());
+    let conv_gib = (plan.n_slots.value * conv_floats * size_of::<f32>()) as f64 / GIB;
     let memory = Memory {
         architecture: plan.architecture.clone(),
         load_s,
         weights_gib: plan.weight_bytes() as f64 / GIB,
         available_mem_gib,
         n_slots: if plan.slot_bytes > 0 { plan.n_slots.value } else { 0 },
-        conv_gib: 0.0,
-        delta_gib: plan.state_bytes() as f64 / GIB,
+        conv_gib,
+        delta_gib: plan.state_bytes() as f64 / GIB - conv_gib,
         kv_dtype: match plan.kv_type {
             plan::KvType::Bf16 => "torch.bfloat16",
             plan::KvType::F32 => "torch.float32",
