@@ -74,6 +74,9 @@ pub struct Evidence {
     pub client_logs: Vec<Item<ClientLog>>,
     /// Changes of client programs.
     pub client_changes: Vec<Item<ClientChange>>,
+    /// The model's `config.json`, where it was found.
+    #[serde(default)]
+    pub model: Option<serde_json::Value>,
     /// What could not be read or is missing, and why.
     pub gaps: Vec<String>,
 }
@@ -121,6 +124,7 @@ impl Evidence {
         self.launches.extend(other.launches);
         self.client_logs.extend(other.client_logs);
         self.client_changes.extend(other.client_changes);
+        self.model = self.model.take().or(other.model);
         self.gaps.extend(other.gaps);
     }
 

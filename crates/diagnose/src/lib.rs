@@ -14,6 +14,7 @@ pub mod finding;
 pub mod logs;
 pub mod losses;
 pub mod mechanisms;
+mod pools;
 pub mod quantity;
 pub mod rank;
 pub mod render;

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use dialects::log::Clock;
-use dialects::{benchmark, info, metrics, redact};
+use dialects::{Factor, benchmark, info, metrics, redact};
+use serde_json::Value as Json;
 
 use super::client;
 use super::gpu::GpuSnapshot;
@@ -28,7 +29,33 @@ pub fn from_folder(root: &Path) -> Result<Evidence, Error> {
     evidence.edits = dug.edits;
     evidence.gaps.extend(dug.gaps);
     add_stated_configs(&mut evidence);
+    evidence.model = model_config(&evidence, &|path| {
+        tree.find(path, Side::Now).and_then(|entry| tree.text(entry))
+    });
     Ok(evidence)
+}
+
+/// The `config.json` of the model that some configuration names, its texts redacted.
+pub(super) fn model_config(
+    evidence: &Evidence,
+    read: &dyn Fn(&str) -> Option<String>,
+) -> Option<Json> {
+    let paths = evidence.configs.iter().filter_map(|found| found.config.get(Factor::ModelPath));
+    let mut paths: Vec<String> = paths.map(|path| format!("{path}/config.json")).collect();
+    paths.dedup();
+    let json = paths.iter().find_map(|path| serde_json::from_str(&read(path)?).ok())?;
+    Some(redacted(json))
+}
+
+fn redacted(json: Json) -> Json {
+    match json {
+        Json::String(text) => Json::String(redact::text(&text)),
+        Json::Array(items) => items.into_iter().map(redacted).collect(),
+        Json::Object(map) => {
+            map.into_iter().map(|(key, value)| (redact::text(&key), redacted(value))).collect()
+        }
+        other => other,
+    }
 }
 
 /// Log headers and information endpoints are configurations too.

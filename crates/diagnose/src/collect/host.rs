@@ -27,6 +27,7 @@ pub fn from_host() -> Evidence {
             evidence.launches.push(Item { side: Side::Open, source: path.clone(), what });
         }
     }
+    evidence.model = folder::model_config(&evidence, &|path| std::fs::read_to_string(path).ok());
     evidence
 }
 

@@ -54,8 +54,8 @@ fn is_script(tree: &Tree, entry: &Entry) -> bool {
         && !entry.path.contains("/proc/")
         && !entry.path.starts_with("proc/");
     plain
-        && tree.bytes(entry).is_some_and(|bytes| {
-            bytes.starts_with(b"#!") && bytes[..bytes.len().min(80)].windows(2).any(|w| w == b"sh")
+        && tree.head(entry, 80).is_some_and(|head| {
+            head.starts_with(b"#!") && head.windows(2).any(|pair| pair == b"sh")
         })
 }
 

@@ -167,9 +167,14 @@ impl Tree {
 
     /// The bytes of a file, up to a limit.
     pub fn bytes(&self, entry: &Entry) -> Option<Vec<u8>> {
+        self.head(entry, MOST_BYTES)
+    }
+
+    /// The first bytes of a file.
+    pub fn head(&self, entry: &Entry, most: u64) -> Option<Vec<u8>> {
         let read = || -> std::io::Result<Vec<u8>> {
             let mut bytes = Vec::new();
-            fs::File::open(self.full_path(entry))?.take(MOST_BYTES).read_to_end(&mut bytes)?;
+            fs::File::open(self.full_path(entry))?.take(most).read_to_end(&mut bytes)?;
             Ok(bytes)
         };
         match read() {

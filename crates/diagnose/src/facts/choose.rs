@@ -26,6 +26,15 @@ pub struct InForce<'a> {
 }
 
 impl InForce<'_> {
+    /// The effective value of a factor; of a fragment only what it states, since its defaults are not known.
+    pub fn effective(&self, factor: Factor) -> Option<Value> {
+        if self.fragment {
+            self.config.get(factor).cloned()
+        } else {
+            dialects::effective::get(&self.config, factor)
+        }
+    }
+
     /// `path:line`, for evidence lines.
     pub fn place(&self) -> String {
         self.found.map_or_else(|| "the log's own statements".to_owned(), Found::place)
@@ -65,13 +74,13 @@ impl Case<'_> {
     }
 
     /// The effective value of a factor now.
-    pub fn effective_now(&self, factor: Factor) -> Option<dialects::Value> {
-        dialects::effective::get(&self.now.in_force.as_ref()?.config, factor)
+    pub fn effective_now(&self, factor: Factor) -> Option<Value> {
+        self.now.in_force.as_ref()?.effective(factor)
     }
 
     /// The effective value of a factor before.
-    pub fn effective_before(&self, factor: Factor) -> Option<dialects::Value> {
-        dialects::effective::get(&self.before.in_force.as_ref()?.config, factor)
+    pub fn effective_before(&self, factor: Factor) -> Option<Value> {
+        self.before.in_force.as_ref()?.effective(factor)
     }
 
     /// What the accept rates mean on each side, where the logs print them.

@@ -161,6 +161,9 @@ fn numbers(report: &Report) -> String {
         let cell = |side: &Option<String>| side.clone().unwrap_or_else(|| "-".to_owned());
         rows.push(vec!["    offloaded_layers".to_owned(), cell(before), cell(now), String::new()]);
     }
+    if rows.len() == 1 {
+        return String::new();
+    }
     format!("{}\n", text::table(&rows, &[false, true, true, true]))
 }
 

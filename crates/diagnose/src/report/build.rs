@@ -8,9 +8,10 @@ use super::{Report, Row, Verdict, notices};
 use crate::collect::probe;
 use crate::evidence::{Evidence, Side};
 use crate::facts::{self, Case};
-use crate::finding::shown;
+use crate::finding::{Finding, shown};
 use crate::losses::{self, Felt, Losses};
 use crate::mechanisms;
+use crate::pools;
 use crate::quantity::Quantity as Q;
 use crate::rank::{self, Ranking};
 use crate::rules::{self, View};
@@ -59,7 +60,7 @@ pub fn build(evidence: &Evidence) -> Report {
         test: losses.test.clone(),
         fix: cause.and_then(|cause| cause.fix.clone()),
         validated: validated(evidence),
-        costs: cause.map(|cause| cause.costs.clone()).unwrap_or_default(),
+        costs: costs(&case, cause),
         notices: notices::all(&case, &losses, predicted.as_ref()),
         predicted,
         claims: claims(&ranking, verdict),
@@ -370,6 +371,13 @@ fn validated(evidence: &Evidence) -> Vec<(String, f64, String)> {
     out
 }
 
+/// What the cause's rule says that its fix costs, and what the fix does to the pools.
+fn costs(case: &Case<'_>, cause: Option<&Finding>) -> Vec<String> {
+    let Some(cause) = cause else { return Vec::new() };
+    let pools = cause.fix.as_ref().and_then(|fix| pools::with_fix(case, fix));
+    cause.costs.iter().cloned().chain(pools).collect()
+}
+
 fn claims(ranking: &Ranking, verdict: Verdict) -> Vec<String> {
     match &ranking.cause {
         Some(cause) => vec![cause.claim.clone()],
@@ -397,6 +405,13 @@ fn next_test(case: &Case<'_>, ranking: &Ranking, verdict: Verdict) -> Option<Str
     };
     if !undecided {
         return None;
+    }
+    if verdict == Verdict::Inconclusive {
+        let missing = match (case.now.is_measured(), case.before.is_measured()) {
+            (false, _) => "a log of the server that runs now, or a probe of it",
+            _ => "something measured before: an older log, a launch record, a saved probe",
+        };
+        return Some(missing.to_owned());
     }
     if verdict == Verdict::NoRegression || !case.before.is_measured() {
         return Some("fixed paired prompts, at least 5 runs per side".to_owned());

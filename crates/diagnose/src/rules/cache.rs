@@ -39,9 +39,7 @@ pub(super) fn prefix_off(view: View<'_>) -> Outcome {
     }
     finding.evidence.extend(places(view));
     finding.explains = explains_prefill(view);
-    if finding.explains.is_empty() && view.losses.losses.is_empty() {
-        finding.explains.push((Felt::FirstToken, 0.6));
-    }
+    view.assume(&mut finding, Felt::FirstToken, 0.6);
     finding.id = "prompts_computed_again";
     finding.mechanism =
         "every turn computes its whole prompt again, and other streams stand still meanwhile"

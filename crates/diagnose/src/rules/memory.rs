@@ -5,6 +5,7 @@ use dialects::{Engine, Factor, Value};
 use super::View;
 use super::restore::{compared, places};
 use crate::finding::{Finding, Fix, Outcome};
+use crate::losses::Felt;
 use crate::quantity::Quantity as Q;
 use crate::text;
 
@@ -92,11 +93,9 @@ pub(super) fn offload(view: View<'_>) -> Outcome {
             .map(|line| format!("{line}: drafts are as good as before")),
     );
     finding.evidence.extend(places(view));
-    let (accept, steps) = view.parts().unwrap_or((0.0, 0.0));
-    finding.explains = view.explains_speed(steps + accept.min(0.0) * 0.0);
-    if finding.explains.is_empty() {
-        finding.strength = 0.7;
-    }
+    let (_, steps) = view.parts().unwrap_or((0.0, 0.0));
+    finding.explains = view.explains_speed(steps);
+    view.assume(&mut finding, Felt::Stream, 0.8);
     if cause.is_none() {
         finding.against.push("no setting differs that decides how much fits: something else takes the device's memory".to_owned());
         finding.strength = 0.5;
@@ -104,28 +103,26 @@ pub(super) fn offload(view: View<'_>) -> Outcome {
     finding.predicted = view.predict_speed();
     finding.fix = view.restore(&[finding.factor]);
     if finding.factor == Factor::ModelMaxContext {
-        let quarter = now
-            .context
-            .or(view.case.effective_now(Factor::ModelMaxContext).and_then(|v| v.as_f64()));
-        let option = |context: f64| {
-            vec![
-                ("-c".to_owned(), text::number(context).replace(' ', "")),
-                ("-ctk".to_owned(), "q8_0".to_owned()),
-                ("-ctv".to_owned(), "q8_0".to_owned()),
-            ]
-        };
-        let fix = finding.fix.get_or_insert_with(|| Fix { restart: true, ..Fix::default() });
-        if let Some(context) = quarter {
-            fix.options.push(option((context / 2.0).round()));
-        }
-        let longest =
-            view.case.now.run.map(|(_, run)| run.prompts.iter().fold(0.0, f64::max)).unwrap_or(0.0);
-        if longest > 0.0 {
-            finding
-                .evidence
-                .push(format!("the longest prompt seen has {} tokens", text::number(longest)));
-        }
+        smaller_context(view, now.context, &mut finding);
     }
     finding.claim = format!("{} leaves layers in host memory", finding.factor);
     Outcome::Found(Box::new(finding))
+}
+
+/// Ways to keep part of the longer context, and how much of it was ever used.
+fn smaller_context(view: View<'_>, stated: Option<f64>, finding: &mut Finding) {
+    let asked = view.case.effective_now(Factor::ModelMaxContext).and_then(|v| v.as_f64());
+    let fix = finding.fix.get_or_insert_with(|| Fix { restart: true, ..Fix::default() });
+    if let Some(context) = stated.or(asked) {
+        fix.options.push(vec![
+            ("-c".to_owned(), format!("{:.0}", context / 2.0)),
+            ("-ctk".to_owned(), "q8_0".to_owned()),
+            ("-ctv".to_owned(), "q8_0".to_owned()),
+        ]);
+    }
+    let longest = view.case.now.run.map_or(0.0, |(_, run)| run.prompts.iter().fold(0.0, f64::max));
+    if longest > 0.0 {
+        let line = format!("the longest prompt seen has {} tokens", text::number(longest));
+        finding.evidence.push(line);
+    }
 }

@@ -61,6 +61,13 @@ impl View<'_> {
             .collect()
     }
 
+    /// Where nothing at all could be compared, what is found is taken to explain a share of the complaint.
+    pub(super) fn assume(&self, finding: &mut Finding, felt: Felt, share: f64) {
+        if finding.explains.is_empty() && !self.losses.compared() {
+            finding.explains.push((felt, share));
+        }
+    }
+
     /// Takes the values of a factor from its difference.
     pub(super) fn with_values(&self, finding: &mut Finding) {
         if let Some(difference) = self.case.difference(finding.factor) {

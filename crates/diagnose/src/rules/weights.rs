@@ -85,6 +85,7 @@ pub(super) fn judge(view: View<'_>) -> Outcome {
         finding.explains.push((Felt::FirstToken, 1.0));
         finding.evidence.extend(compared(view, "time to first token", Q::TtftP50));
     }
+    view.assume(&mut finding, Felt::Stream, 0.6);
     if steps > -0.03 && !view.losses.losses.is_empty() {
         finding.against.push("the step rate did not fall".to_owned());
         finding.strength = 0.2;

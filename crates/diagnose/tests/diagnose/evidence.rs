@@ -281,3 +281,21 @@ fn halved_logs_are_judged_alike() {
         assert_eq!(report["primary"]["factor"], factor, "{case}: {:#}", brief(&report));
     }
 }
+
+/// With the model's own sizes at hand the report says what a fix does to the pools.
+#[test]
+fn the_pools_after_the_fix() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases/diagnose");
+    let folder = Folder::new();
+    folder.copy(&root.join("01-few-mtp-steps"), &|_, text| text);
+    let config = serde_json::json!({ "text_config": {
+        "dtype": "bfloat16", "hidden_size": 5120, "num_hidden_layers": 64, "intermediate_size": 17408, "vocab_size": 248_320,
+        "num_attention_heads": 24, "num_key_value_heads": 4, "head_dim": 256, "attn_output_gate": true, "full_attention_interval": 4,
+        "linear_num_key_heads": 16, "linear_num_value_heads": 48, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4, "mtp_num_hidden_layers": 1, "max_position_embeddings": 262_144, "tie_word_embeddings": false,
+    } });
+    folder.write("models/Qwen3.6-27B/config.json", &config.to_string());
+    let report = folder.diagnose();
+    let costs = report["costs"].to_string();
+    assert!(costs.contains("49 state slots, 9 running requests (now 230 942, 65, 13)"), "{costs}");
+}
