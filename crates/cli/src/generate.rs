@@ -8,7 +8,7 @@ use serde_json::{Map, json};
 use text::{ChatRequest, Delta, Flow, Markers, OutputOptions, OutputParser};
 
 use crate::flags::{GenerateFlags, PoolFlags};
-use crate::launch::{Launch, LaunchFlags};
+use crate::launch::{self, Launch, LaunchFlags};
 use crate::sink;
 
 /// Generates and prints: the text as it comes, or one JSON object at the end.
@@ -76,23 +76,15 @@ fn prompt(launch: &Launch, flags: &GenerateFlags) -> Result<Vec<u32>> {
 }
 
 fn request(launch: &Launch, flags: &GenerateFlags, prompt: Vec<u32>) -> Request {
-    let defaults = launch.source.checkpoint().generation();
-    let default_temperature = match defaults.do_sample {
-        Some(false) => 0.0,
-        _ => defaults.temperature.unwrap_or(1.0),
-    };
+    let defaults = launch::default_sampling(launch.source.checkpoint().generation());
     Request {
         id: 0,
         prompt,
         max_tokens: flags.max_tokens,
         sampling: Sampling {
-            temperature: flags.temperature.unwrap_or(default_temperature),
-            top_p: defaults.top_p.unwrap_or(1.0),
-            top_k: defaults.top_k.unwrap_or(0),
-            min_p: defaults.min_p.unwrap_or(0.0),
-            repetition_penalty: defaults.repetition_penalty.unwrap_or(1.0),
+            temperature: flags.temperature.unwrap_or(defaults.temperature),
             seed: flags.seed,
-            ..Sampling::greedy()
+            ..defaults
         },
         boundaries: Vec::new(),
     }

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use checkpoint::GenerationConfig;
 use engine::config::{EngineConfig, PrefixCache, Speculation};
 use engine::engine::{Engine, Observer};
 use engine::handle::EngineHandle;
+use engine::request::Sampling;
 use model::network::ModelOptions;
 use plan::{BLOCK_LEN, Host, ModelBytes, Plan, PlanOptions};
 use text::{ChatTemplate, TemplateError, Tokenizer};
@@ -110,6 +112,19 @@ impl Launch {
             prefix_cache: self.prefix_cache,
         };
         Ok((Engine::start(Box::new(model), config, observer), load_s))
+    }
+}
+
+/// Sampling where nobody asks for anything else: what the checkpoint recommends, else OpenAI's values.
+pub(crate) fn default_sampling(generation: &GenerationConfig) -> Sampling {
+    let greedy = generation.do_sample == Some(false);
+    Sampling {
+        temperature: if greedy { 0.0 } else { generation.temperature.unwrap_or(1.0) },
+        top_p: generation.top_p.unwrap_or(1.0),
+        top_k: generation.top_k.unwrap_or(0),
+        min_p: generation.min_p.unwrap_or(0.0),
+        repetition_penalty: generation.repetition_penalty.unwrap_or(1.0),
+        ..Sampling::greedy()
     }
 }
 

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use crate::arguments;
 use crate::embedded;
 use crate::flags::{Cli, Command, ServeFlags};
-use crate::launch::{Launch, LaunchFlags};
+use crate::launch::{self, Launch, LaunchFlags};
 use crate::logging;
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -180,7 +180,7 @@ fn options(
     let plan = &launch.plan;
     let checkpoint = launch.source.checkpoint();
     let (config, generation) = (checkpoint.config(), checkpoint.generation());
-    let greedy = generation.do_sample == Some(false);
+    let sampling = launch::default_sampling(generation);
     let mut server_info = arguments;
     server_info.insert("version".into(), json!(env!("CARGO_PKG_VERSION")));
     server_info.insert("plan".into(), json!(plan.to_string().lines().collect::<Vec<_>>()));
@@ -203,11 +203,11 @@ fn options(
             vocab_size: config.vocab_size,
         },
         defaults: SamplingDefaults {
-            temperature: if greedy { 0.0 } else { generation.temperature.unwrap_or(1.0) },
-            top_p: generation.top_p.unwrap_or(1.0),
-            top_k: generation.top_k.unwrap_or(0),
-            min_p: generation.min_p.unwrap_or(0.0),
-            repetition_penalty: generation.repetition_penalty.unwrap_or(1.0),
+            temperature: sampling.temperature,
+            top_p: sampling.top_p,
+            top_k: sampling.top_k,
+            min_p: sampling.min_p,
+            repetition_penalty: sampling.repetition_penalty,
         },
         sizes: Sizes {
             context_len: plan.context_length.value,

@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn llama_short_flags() {
-        let c = one("/opt/llama.cpp/build/bin/llama-server -m a.gguf -c 65536 -np 1 -fa auto -ctk q8_0 --jinja --metrics -lv 4").config;
+        let c = one("/srv/llama.cpp/build/bin/llama-server -m a.gguf -c 65536 -np 1 -fa auto -ctk q8_0 --jinja --metrics -lv 4").config;
         assert_eq!(c.get(Factor::ModelMaxContext), Some(&Value::Int(65_536)));
         assert_eq!(c.get(Factor::ObsMetrics), Some(&Value::Bool(true)));
         assert_eq!(c.get(Factor::MemKvDtype), Some(&Value::Text("q8_0".into())));

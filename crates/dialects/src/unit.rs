@@ -138,7 +138,7 @@ mod tests {
     use crate::factor::Factor;
     use crate::value::Value;
 
-    const MAIN: &str = "[Unit]\nDescription=x\n[Service]\nEnvironment=\"A=1 2\" CUDA_VISIBLE_DEVICES=0\nEnvironmentFile=-/etc/default/llm\nExecStart=/opt/bin/python -m sglang.launch_server \\\n    # a comment inside\n    --model-path /m --tp $TP\n[Install]\nExecStart=/bin/false\n";
+    const MAIN: &str = "[Unit]\nDescription=x\n[Service]\nEnvironment=\"A=1 2\" CUDA_VISIBLE_DEVICES=0\nEnvironmentFile=-/etc/default/llm\nExecStart=/srv/bin/python -m sglang.launch_server \\\n    # a comment inside\n    --model-path /m --tp $TP\n[Install]\nExecStart=/bin/false\n";
 
     #[test]
     fn continued_lines_and_variables() {

@@ -231,7 +231,7 @@ fn somebody_else_on_the_device() {
     folder
         .write("before/server.log", &Sglang::new(19).log())
         .write("now/server.log", &shared.log());
-    folder.write("now/nvidia-smi.csv", "pid, process_name, used_gpu_memory [MiB]\n4121, /opt/sglang/bin/python sglang::scheduler, 84000 MiB\n31337, python train_lora.py, 11000 MiB\n");
+    folder.write("now/nvidia-smi.csv", "pid, process_name, used_gpu_memory [MiB]\n4121, /srv/sglang/bin/python sglang::scheduler, 84000 MiB\n31337, python train_lora.py, 11000 MiB\n");
     let report = folder.diagnose();
     blames(&report, "regression", "gpu.other_process");
     assert!(report["primary"]["now"].as_str().unwrap().contains("train_lora"));
