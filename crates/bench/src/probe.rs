@@ -155,6 +155,7 @@ pub async fn probe(
     let client = Client::new(&args.url, args.api_key.clone(), idle);
     let client = Arc::new(client.map_err(ProbeError::Unreachable)?);
     let model = model(&client, args).await?;
+    let configuration = configuration(&client).await;
     let mut doubts = Vec::new();
     let activity = activity(&client).await;
     match activity {
@@ -201,7 +202,16 @@ pub async fn probe(
         doubts.push(format!("{running} requests ran where the probe sent {most}: others came in"));
     }
     let interrupted = stop.is_stopped();
-    Ok(ProbeReport { model, runs, cache, observed, activity, interrupted, notices: doubts })
+    Ok(ProbeReport {
+        model,
+        configuration,
+        runs,
+        cache,
+        observed,
+        activity,
+        interrupted,
+        notices: doubts,
+    })
 }
 
 /// The model to ask for.
@@ -216,6 +226,25 @@ async fn model(client: &Client, args: &ProbeArgs) -> Result<String, ProbeError> 
     first
         .map(str::to_owned)
         .ok_or_else(|| ProbeError::Unreachable("/v1/models lists no model".to_owned()))
+}
+
+/// What the server says that it runs with, by factor and redacted; `null` if it does not say.
+async fn configuration(client: &Client) -> Value {
+    for path in ["/server_info", "/get_server_info", "/props"] {
+        let Some(info) = client.get(path).await.ok().and_then(|text| dialects::info::parse(&text))
+        else {
+            continue;
+        };
+        let settings = info.config.settings.iter();
+        let mut all: serde_json::Map<String, Value> =
+            settings.map(|(key, setting)| (key.to_string(), json!(setting.value))).collect();
+        all.insert("engine.name".to_owned(), json!(info.config.engine.name()));
+        if let Some(version) = &info.config.version {
+            all.insert("engine.version".to_owned(), json!(version.to_string()));
+        }
+        return Value::Object(all);
+    }
+    Value::Null
 }
 
 /// Prompts in a random but repeatable order, each with a salt of its own.

@@ -85,6 +85,8 @@ pub struct CachePass {
 pub struct ProbeReport {
     /// The model, as the server calls it.
     pub model: String,
+    /// What the server says that it runs with, by factor; `null` if it does not say.
+    pub configuration: Value,
     /// One per load, in the order of sending.
     pub runs: Vec<Run>,
     /// The pass over the prefix cache.
@@ -106,6 +108,7 @@ impl ProbeReport {
         let mut runs = self.runs.iter().map(|run| json!(run));
         let mut report = runs.next().unwrap_or_else(|| json!({ "schema": SCHEMA, "requests": [] }));
         report["model"] = json!(self.model);
+        report["configuration"] = self.configuration.clone();
         report["cache"] = json!(self.cache);
         report["observed"] = json!(self.observed);
         report["activity"] = json!(self.activity);
@@ -113,6 +116,14 @@ impl ProbeReport {
         report["probe_notices"] = json!(self.notices);
         report["more"] = runs.collect();
         report
+    }
+
+    /// Whether the numbers can be trusted: the probe ran to its end, requests were answered under
+    /// every load, and the speed did not drift meanwhile.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let steady = |run: &Run| !run.requests.is_empty() && run.summary.drift.is_none();
+        !self.interrupted && !self.runs.is_empty() && self.runs.iter().all(steady)
     }
 
     /// A table for people, 100 columns wide.

@@ -7,7 +7,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::baseline::BaselineFlags;
 use crate::diagnosis::{ConfigsFlags, DiagnoseFlags, DiffFlags, LogsFlags};
+use crate::plan::PlanFlags;
+use crate::probe::ProbeFlags;
 
 /// Serve hybrid language models, and find out why a server is as fast as it is.
 #[derive(Parser)]
@@ -27,6 +30,12 @@ pub(crate) enum Command {
     Chat(ChatFlags),
     /// Measure prefill and decode speed beside the machine's read bandwidth
     Bench(BenchFlags),
+    /// Measure a running server of any engine, from the client's side and its own
+    Probe(Box<ProbeFlags>),
+    /// Predict pools, limits and speed of an engine from a model, devices and flags
+    Plan(PlanFlags),
+    /// Keep what was measured, and tell later whether it still holds
+    Baseline(BaselineFlags),
     /// Turn server logs into windows of throughput, accept length and queue
     Logs(LogsFlags),
     /// Find every server configuration that a host remembers
@@ -250,9 +259,49 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
 
+    /// File that one JSON line is appended to at start and one at stop, or `none`
+    /// [default: outrider/launches.jsonl in $XDG_STATE_HOME or ~/.local/state]
+    #[arg(long, value_name = "FILE|none", value_parser = ledger_choice)]
+    pub(crate) launch_ledger: Option<LedgerChoice>,
+
+    /// Read bandwidth of the memory for the ledger: GB/s as known, or `measure` to take a second
+    /// for it before the weights are loaded
+    #[arg(long, value_name = "GB/s|measure", value_parser = bandwidth)]
+    pub(crate) memory_bandwidth: Option<Bandwidth>,
+
     /// Log level: error, warn, info, debug, trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub(crate) log_level: String,
+}
+
+/// Where launches are recorded.
+#[derive(Clone)]
+pub(crate) enum LedgerChoice {
+    None,
+    File(PathBuf),
+}
+
+fn ledger_choice(text: &str) -> Result<LedgerChoice, String> {
+    Ok(if text == "none" { LedgerChoice::None } else { LedgerChoice::File(text.into()) })
+}
+
+/// Where the number for the read bandwidth comes from.
+#[derive(Clone, Copy)]
+pub(crate) enum Bandwidth {
+    Measure,
+    Stated(f64),
+}
+
+fn bandwidth(text: &str) -> Result<Bandwidth, String> {
+    match text {
+        "measure" => Ok(Bandwidth::Measure),
+        _ => text
+            .parse()
+            .ok()
+            .filter(|gb_per_s: &f64| gb_per_s.is_finite() && *gb_per_s > 0.0)
+            .map(Bandwidth::Stated)
+            .ok_or_else(|| "neither GB/s above 0 nor `measure`".to_owned()),
+    }
 }
 
 #[derive(Args, Clone)]

@@ -1,6 +1,7 @@
 //! The `outrider` command.
 
 mod arguments;
+mod baseline;
 mod bench;
 mod bench_speculation;
 mod chat;
@@ -13,7 +14,10 @@ mod flags;
 mod foreign;
 mod generate;
 mod launch;
+mod ledger;
 mod logging;
+mod plan;
+mod probe;
 mod serve;
 mod sink;
 mod source;
@@ -36,6 +40,14 @@ fn main() -> ExitCode {
     }
 }
 
+/// The exit code of a command on the diagnosis side: an error is 2, since 1 says nothing there.
+fn exit(result: Result<u8>) -> ExitCode {
+    ExitCode::from(result.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        probe::EXIT_ERROR
+    }))
+}
+
 fn run() -> Result<ExitCode> {
     rustls::crypto::ring::default_provider()
         .install_default()
@@ -51,6 +63,9 @@ fn run() -> Result<ExitCode> {
         Command::Generate(flags) => generate::run(flags)?,
         Command::Chat(flags) => chat::run(flags)?,
         Command::Bench(flags) => bench::run(flags)?,
+        Command::Probe(flags) => return Ok(probe::run(flags)),
+        Command::Plan(flags) => return Ok(exit(plan::run(flags).map(|()| 0))),
+        Command::Baseline(flags) => return Ok(exit(baseline::run(flags))),
         Command::Logs(flags) => return Ok(diagnosis::logs(flags)),
         Command::Configs(flags) => return Ok(diagnosis::configs(flags)),
         Command::Diff(flags) => return Ok(diagnosis::diff(flags)),

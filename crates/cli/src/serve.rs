@@ -12,6 +12,8 @@ use api::auth::Keys;
 use api::state::{ApiOptions, ApiState, ModelInfo, Parsers, SamplingDefaults, Sizes, Timeouts};
 use checkpoint::config::LayerKind;
 use clap::Parser;
+use dialects::ledger::Weights;
+use engine::handle::EngineHandle;
 use plan::{BLOCK_LEN, Host};
 use serde_json::{Map, Value, json};
 use telemetry::log_line::{self, Fingerprint, Memory, Pools};
@@ -22,6 +24,7 @@ use crate::arguments;
 use crate::embedded;
 use crate::flags::{Cli, Command, ServeFlags};
 use crate::launch::{self, Launch, LaunchFlags};
+use crate::ledger::{self, Launched};
 use crate::logging;
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -37,6 +40,7 @@ pub(crate) fn run(flags: &ServeFlags, notices: &[String]) -> Result<()> {
     server.serve(async {
         let signal = signal().await;
         tracing::info!("{signal}: no new requests; running ones get {} s", flags.drain_timeout);
+        signal
     })
 }
 
@@ -56,6 +60,8 @@ fn listen(host: &str, port: u16) -> Result<TcpListener> {
 struct Server {
     listener: TcpListener,
     state: Arc<ApiState>,
+    engine: Arc<EngineHandle>,
+    entry: Option<ledger::Entry>,
 }
 
 impl Server {
@@ -70,18 +76,59 @@ impl Server {
         })?;
         launch.plan.to_string().lines().for_each(|line| tracing::info!("{line}"));
 
+        let hardware = ledger::hardware(&launch.plan, &flags.model, flags.memory_bandwidth)?;
         let (recorder, last_window) = recorder(flags, &launch)?;
         let (engine, load_s) = launch.start(Box::new(move |step| recorder.record(step)))?;
         log_sizes(&launch, load_s);
-        let state = ApiState::new(options(flags, launch, arguments, engine, last_window)?);
+        let engine = Arc::new(engine);
         let address = listener.local_addr()?;
+        let checkpoint = launch.source.checkpoint();
+        let weights = Weights {
+            name: launch.source.name.clone(),
+            architecture: checkpoint.config().architecture.clone(),
+            fingerprint: checkpoint.fingerprint()?,
+            load_s,
+        };
+        let launched = Launched {
+            arguments: &arguments,
+            plan: &launch.plan,
+            weights: weights.clone(),
+            hardware: hardware.clone(),
+            listen: format!("http://{address}"),
+        };
+        let entry = ledger::begin(flags.launch_ledger.as_ref(), launched);
+        let mut server_info = arguments;
+        server_info.insert("hardware".into(), json!(hardware));
+        let backend = Arc::clone(&engine);
+        let state = ApiState::new(options(
+            flags,
+            launch,
+            server_info,
+            (backend, last_window),
+            weights.fingerprint,
+        )?);
         tracing::info!("The server is fired up and ready to roll!");
         tracing::info!("listening on http://{address}");
-        Ok(Self { listener, state })
+        Ok(Self { listener, state, engine, entry })
     }
 
-    /// Serves until `shutdown` is ready, then drains.
-    fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<()> {
+    /// Serves until `shutdown` is ready, then drains; the ledger keeps the reason that it gives.
+    fn serve(mut self, shutdown: impl Future<Output = &'static str> + Send) -> Result<()> {
+        let (entry, engine) = (self.entry.take(), Arc::clone(&self.engine));
+        let served = self.run(shutdown);
+        if let Some(entry) = entry {
+            let reason = match &served {
+                Ok(reason) => (*reason).to_owned(),
+                Err(error) => format!("error: {error:#}"),
+            };
+            entry.end(reason, &engine.stats().totals);
+        }
+        served?;
+        tracing::info!("every request has ended; bye");
+        Ok(())
+    }
+
+    fn run(self, shutdown: impl Future<Output = &'static str> + Send) -> Result<&'static str> {
         // The engine's threads need the cores; the web threads mostly wait.
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -90,11 +137,10 @@ impl Server {
             .build()?;
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
-            api::run(listener, self.state, shutdown).await;
-            anyhow::Ok(())
-        })?;
-        tracing::info!("every request has ended; bye");
-        Ok(())
+            let mut reason = "stopped";
+            api::run(listener, self.state, async { reason = shutdown.await }).await;
+            Ok(reason)
+        })
     }
 }
 
@@ -173,19 +219,18 @@ fn log_sizes(launch: &Launch, load_s: f64) {
 fn options(
     flags: &ServeFlags,
     launch: Launch,
-    arguments: Map<String, Value>,
-    engine: engine::handle::EngineHandle,
-    last_window: LastWindow,
+    mut server_info: Map<String, Value>,
+    (engine, last_window): (Arc<EngineHandle>, LastWindow),
+    fingerprint: String,
 ) -> Result<ApiOptions> {
     let plan = &launch.plan;
     let checkpoint = launch.source.checkpoint();
     let (config, generation) = (checkpoint.config(), checkpoint.generation());
     let sampling = launch::default_sampling(generation);
-    let mut server_info = arguments;
     server_info.insert("version".into(), json!(env!("CARGO_PKG_VERSION")));
     server_info.insert("plan".into(), json!(plan.to_string().lines().collect::<Vec<_>>()));
     Ok(ApiOptions {
-        backend: Arc::new(engine),
+        backend: engine,
         model: ModelInfo {
             served_name: flags
                 .served_model_name
@@ -194,10 +239,7 @@ fn options(
             model_path: launch.source.name.clone(),
             architecture: config.architecture.clone(),
             model_type: config.model_type.clone(),
-            weight_version: match &flags.weight_version {
-                Some(name) => name.clone(),
-                None => checkpoint.fingerprint()?,
-            },
+            weight_version: flags.weight_version.clone().unwrap_or(fingerprint),
             note: launch.source.is_embedded().then(|| embedded::NOTE.to_owned()),
             eos_token_ids: generation.eos_token_ids.clone(),
             vocab_size: config.vocab_size,
@@ -240,7 +282,11 @@ pub(crate) struct LocalServer {
 
 /// Serves a model on a free loopback port from a thread of this process, logging only warnings.
 pub(crate) fn start_local(model: &str) -> Result<LocalServer> {
-    let arguments = ["outrider", "serve", model, "--port", "0", "--log-level", "warn"];
+    let arguments = [
+        &["outrider", "serve", model, "--port", "0"][..],
+        &["--log-level", "warn", "--launch-ledger", "none"],
+    ]
+    .concat();
     let Command::Serve(flags) = Cli::parse_from(arguments).command else {
         bail!("not a serve command");
     };
@@ -252,6 +298,7 @@ pub(crate) fn start_local(model: &str) -> Result<LocalServer> {
         server.serve(async {
             // An error means that the owner is gone, which is as good a reason to stop.
             let _ = stopped.await;
+            "its owner"
         })
     });
     Ok(LocalServer { address, stop, thread })

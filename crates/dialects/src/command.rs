@@ -221,22 +221,28 @@ fn read(words: &[String], start: Start, environment: &[(String, String)]) -> Opt
     Some(Command { config, line: redact::line(&line, 4000), config_file })
 }
 
-/// The command on one line. Each word is judged as the value of the flag before it, so that a key without a telling
-/// shape does not slip through.
+/// The command on one line.
 fn shown(words: &[String]) -> String {
+    let parts: Vec<String> = redacted(words).iter().map(|word| quoted(word)).collect();
+    parts.join(" ")
+}
+
+/// The words of a command line without secrets. Each word is judged as the value of the flag before it, so that a key
+/// without a telling shape does not slip through.
+#[must_use]
+pub fn redacted(words: &[String]) -> Vec<String> {
     let mut parts = Vec::with_capacity(words.len());
     let mut flag = "";
     for word in words {
-        let part = match word.split_once('=') {
+        parts.push(match word.split_once('=') {
             Some((name, value)) if is_flag(name) || is_assignment(word) => {
                 format!("{name}={}", redact::value(name, value))
             }
             _ => redact::value(flag, word),
-        };
-        parts.push(quoted(&part));
+        });
         flag = if is_flag(word) { word } else { "" };
     }
-    parts.join(" ")
+    parts
 }
 
 /// Reads the arguments after the program; returns the file named by `--config`.

@@ -15,6 +15,7 @@ pub mod factor;
 pub mod flags;
 pub mod history;
 pub mod info;
+pub mod ledger;
 pub mod log;
 pub mod metrics;
 pub mod pyrepr;

@@ -1,12 +1,14 @@
 //! What other engines make of a model, a device and their flags, by their own arithmetic.
 //!
-//! SGLang, vLLM and llama.cpp size their pools by rules that users rarely see.
+//! SGLang, vLLM and llama.cpp size their pools by rules that users rarely see; our own server stands beside them.
 //! Each has a file here; [`shape`] counts bytes, [`speed`] turns bytes into time.
 
 pub mod args;
+pub mod command;
 pub mod device;
 pub mod known;
 pub mod llamacpp;
+pub mod outrider;
 pub mod report;
 pub mod sglang;
 pub mod shape;
@@ -33,6 +35,26 @@ pub enum EngineError {
         /// What it should look like.
         expected: &'static str,
     },
+    /// A flag that the engine does not have.
+    #[error("{engine} has no flag {flag} that this arithmetic knows: {hint}")]
+    UnknownFlag {
+        /// Engine and release.
+        engine: String,
+        /// As it was written.
+        flag: String,
+        /// What is meant, or what to do.
+        hint: String,
+    },
+    /// A flag with a value that it does not take.
+    #[error("{flag} {word}: expected {expected}")]
+    Flag {
+        /// As it was written.
+        flag: String,
+        /// Its value.
+        word: String,
+        /// What it takes.
+        expected: String,
+    },
     /// A `config.json` that lacks a field.
     #[error("config.json has no usable `{0}`")]
     Config(&'static str),
@@ -54,5 +76,6 @@ pub fn plan(args: &EngineArgs) -> Result<EnginePlan, EngineError> {
         Engine::Sglang(version) => sglang::plan(args, version),
         Engine::Vllm(_) => vllm::plan(args),
         Engine::LlamaCpp => llamacpp::plan(args),
+        Engine::Outrider => outrider::plan(args),
     }
 }

@@ -18,6 +18,7 @@ const ADDRESS: &str = "listening on http://";
 pub(crate) fn outrider(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_outrider"));
     command.args(arguments).env_remove("OUTRIDER_API_KEY").env("HF_HUB_OFFLINE", "1");
+    command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
     command
 }
 

@@ -57,20 +57,12 @@ pub fn add_log_stream(
     Ok(())
 }
 
-/// Where `outrider serve` keeps its launch records.
+/// Where `outrider serve` keeps its launch records; variables with relative values do not count.
 fn ledgers() -> Vec<PathBuf> {
-    let home = std::env::var_os("HOME").map(PathBuf::from);
-    let state = std::env::var_os("XDG_STATE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| home.map(|home| home.join(".local/state")));
-    let Some(folder) = state.map(|state| state.join("outrider")) else { return Vec::new() };
-    let listed =
-        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut files: Vec<PathBuf> = listed
-        .filter(|path| path.extension().is_some_and(|ext| ext == "jsonl" || ext == "json"))
-        .collect();
-    files.sort();
-    files
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
+    let path = state.map(|state| state.join(dialects::ledger::FOLDER).join(dialects::ledger::FILE));
+    path.into_iter().collect()
 }
 
 fn devices(evidence: &mut Evidence) {

@@ -1,9 +1,14 @@
 //! Launch records: what a server was started with, and what it achieved.
+//!
+//! The ledger of `outrider serve` ([`dialects::ledger`]) has one line for each start and one for each stop; records of
+//! other servers have both in one object.
+
+use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use dialects::{Engine, Version, from_argv};
+use dialects::{Engine, Key, Value, Version, flags, from_argv};
 
 use crate::configs::{Found, Origin, date_in_name};
 use crate::evidence::Side;
@@ -32,12 +37,22 @@ pub fn parse(text: &str, path: &str, side: Side) -> Vec<(Found, Launch)> {
     {
         return vec![record];
     }
-    text.lines()
-        .enumerate()
-        .filter_map(|(i, line)| {
-            one(&serde_json::from_str(line).ok()?, path, Some(i as u32 + 1), side)
-        })
-        .collect()
+    let lines = text.lines().enumerate();
+    let mut records: Vec<(u32, Json)> = lines
+        .filter_map(|(i, line)| Some((i as u32 + 1, serde_json::from_str(line).ok()?)))
+        .collect();
+    let is_stop = |json: &Json| json["event"] == "stop";
+    let stops: HashMap<String, Json> = records
+        .iter()
+        .filter(|(_, json)| is_stop(json))
+        .filter_map(|(_, json)| Some((json["id"].as_str()?.to_owned(), json["measured"].clone())))
+        .collect();
+    for (_, json) in &mut records {
+        if let Some(measured) = json["id"].as_str().and_then(|id| stops.get(id)) {
+            json["measured"] = measured.clone();
+        }
+    }
+    records.iter().filter_map(|(line, json)| one(json, path, Some(*line), side)).collect()
 }
 
 fn one(json: &Json, path: &str, line: Option<u32>, side: Side) -> Option<(Found, Launch)> {
@@ -65,6 +80,7 @@ fn one(json: &Json, path: &str, line: Option<u32>, side: Side) -> Option<(Found,
         .and_then(Json::as_str)
         .and_then(Version::parse)
         .or(command.config.version);
+    state_effective(&mut command.config, json);
     let stamp = ["started_at", "time", "start", "at"]
         .iter()
         .find_map(|key| json.get(*key)?.as_str())
@@ -98,9 +114,22 @@ fn one(json: &Json, path: &str, line: Option<u32>, side: Side) -> Option<(Found,
     Some((found, launch))
 }
 
+/// What nobody asked for and the plan decided.
+fn state_effective(config: &mut dialects::Config, json: &Json) {
+    for (name, value) in json["effective"].as_object().into_iter().flatten() {
+        let flag = flags::canonical_name(&format!("--{name}"));
+        let Some((known, _)) = flags::lookup(config.engine, &flag) else { continue };
+        if !config.settings.contains_key(&Key::Known(known.factor)) {
+            let word = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            config.state(known.factor, Value::parse(&dialects::redact::value(&flag, &word)), &flag);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dialects::Factor;
 
     #[test]
     fn a_record_and_a_ledger() {
@@ -115,5 +144,20 @@ mod tests {
             [Some(1), Some(3)]
         );
         assert!(parse("{\"schema\": \"expected/1\"}", "x", Side::Open).is_empty());
+    }
+
+    #[test]
+    fn a_start_and_its_stop_are_one_record() {
+        let start = r#"{"event":"start","schema":"launch/1","id":"7-1","started_at":"2026-11-30T08:00:00Z","engine":"outrider","version":"0.1.0","argv":["/usr/bin/outrider","serve","m","--speculative-num-steps","3"],"effective":{"max_running_requests":16,"speculative_num_steps":3}}"#;
+        let stop = r#"{"event":"stop","schema":"launch/1","id":"7-1","measured":{"accept_len":2.5,"decode_tok_s":61.0}}"#;
+        let other = start.replace("7-1", "8-2");
+        let read = parse(&format!("{start}\n{other}\n{stop}\n"), "launches.jsonl", Side::Open);
+        assert_eq!(read.len(), 2);
+        assert_eq!((read[0].1.accept_len, read[0].1.decode_tok_s), (Some(2.5), Some(61.0)));
+        assert_eq!(read[1].1.accept_len, None, "it still runs, or was killed");
+        let config = &read[0].0.config;
+        assert_eq!(config.get(Factor::SchedMaxRunning), Some(&Value::Int(16)));
+        assert!(config.settings[&Key::Known(Factor::SchedMaxRunning)].resolved);
+        assert!(!config.settings[&Key::Known(Factor::SpecNumSteps)].resolved, "asked for");
     }
 }

@@ -17,25 +17,28 @@ pub enum Engine {
     Vllm(Version),
     /// The server of llama.cpp.
     LlamaCpp,
+    /// Our own server.
+    Outrider,
 }
 
 impl FromStr for Engine {
     type Err = EngineError;
 
-    /// `sglang[@VERSION]`, `vllm[@VERSION]` or `llama.cpp`; without a version the newest known.
+    /// `sglang[@VERSION]`, `vllm[@VERSION]`, `llama.cpp` or `outrider`; without a version the newest known.
     fn from_str(text: &str) -> Result<Engine, EngineError> {
         let (name, version) = match text.split_once('@') {
             Some((name, version)) => (name, Some(version)),
             None => (text, None),
         };
-        match name.to_ascii_lowercase().as_str() {
-            "sglang" => Ok(Engine::Sglang(version.unwrap_or("0.5.23").parse()?)),
-            "vllm" => Ok(Engine::Vllm(version.unwrap_or("0.33.0").parse()?)),
-            "llama.cpp" | "llamacpp" | "llama-cpp" => Ok(Engine::LlamaCpp),
+        match (name.to_ascii_lowercase().as_str(), version) {
+            ("sglang", version) => Ok(Engine::Sglang(version.unwrap_or("0.5.23").parse()?)),
+            ("vllm", version) => Ok(Engine::Vllm(version.unwrap_or("0.33.0").parse()?)),
+            ("llama.cpp" | "llamacpp" | "llama-cpp", None) => Ok(Engine::LlamaCpp),
+            ("outrider", None) => Ok(Engine::Outrider),
             _ => Err(EngineError::Syntax {
                 what: "engine",
                 text: text.to_owned(),
-                expected: "sglang[@VERSION], vllm[@VERSION] or llama.cpp",
+                expected: "sglang[@VERSION] such as sglang@0.5.10, vllm[@VERSION], llama.cpp or outrider",
             }),
         }
     }
@@ -47,6 +50,7 @@ impl fmt::Display for Engine {
             Engine::Sglang(version) => write!(f, "SGLang {version}"),
             Engine::Vllm(version) => write!(f, "vLLM {version}"),
             Engine::LlamaCpp => write!(f, "llama.cpp"),
+            Engine::Outrider => write!(f, "outrider"),
         }
     }
 }
