@@ -20,7 +20,7 @@ fn document() -> String {
     let mut root = Cli::command();
     root.build();
     for command in root.get_subcommands().filter(|c| c.get_name() != "help") {
-        section(&mut out, command);
+        section(&mut out, command, command.get_name());
     }
     out += "\n## SGLang flags that change nothing here\n\n\
             `outrider serve` accepts them and lists the given ones at start.\n\
@@ -29,9 +29,9 @@ fn document() -> String {
     out
 }
 
-fn section(out: &mut String, command: &ClapCommand) {
+fn section(out: &mut String, command: &ClapCommand, name: &str) {
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
-    writeln!(out, "\n## outrider {}\n\n{about}.\n", command.get_name()).expect("a string grows");
+    writeln!(out, "\n## outrider {name}\n\n{about}.\n").expect("a string grows");
     *out += "| argument | default | what it does |\n|---|---|---|\n";
     let shown =
         |arg: &&Arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str());
@@ -52,6 +52,9 @@ fn section(out: &mut String, command: &ClapCommand) {
             if values.is_empty() { String::new() } else { format!(" ({})", values.join(", ")) };
         writeln!(out, "| {names} | {default} | {}{values} |", help.replace('\n', " "))
             .expect("a string grows");
+    }
+    for inner in command.get_subcommands().filter(|c| c.get_name() != "help") {
+        section(out, inner, &format!("{name} {}", inner.get_name()));
     }
 }
 

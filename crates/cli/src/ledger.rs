@@ -83,7 +83,7 @@ impl Entry {
             reason,
             measured: measured(self.begin.elapsed().as_secs_f64(), totals),
         };
-        append(&self.path, &Line::Stop(stop));
+        append(&self.path, &Line::Stop(Box::new(stop)));
     }
 }
 

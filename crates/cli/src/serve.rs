@@ -1,9 +1,11 @@
 //! `outrider serve`: a model behind the API, until Ctrl-C or SIGTERM.
 
 use std::fs::File;
+use std::future::poll_fn;
 use std::io::{BufWriter, Write};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -107,8 +109,6 @@ impl Server {
             (backend, last_window),
             weights.fingerprint,
         )?);
-        tracing::info!("The server is fired up and ready to roll!");
-        tracing::info!("listening on http://{address}");
         Ok(Self { listener, state, engine, entry })
     }
 
@@ -137,9 +137,23 @@ impl Server {
             .build()?;
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
-            let mut reason = "stopped";
-            api::run(listener, self.state, async { reason = shutdown.await }).await;
-            Ok(reason)
+            let address = listener.local_addr()?;
+            let mut shutdown = std::pin::pin!(shutdown);
+            // Polled before anybody hears of the address: from then on signals end it well.
+            let mut reason = poll_fn(|cx| match shutdown.as_mut().poll(cx) {
+                Poll::Ready(reason) => Poll::Ready(Some(reason)),
+                Poll::Pending => Poll::Ready(None),
+            })
+            .await;
+            tracing::info!("{}", log_line::READY);
+            tracing::info!("listening on http://{address}");
+            api::run(listener, self.state, async {
+                if reason.is_none() {
+                    reason = Some(shutdown.await);
+                }
+            })
+            .await;
+            Ok(reason.unwrap_or("stopped"))
         })
     }
 }

@@ -19,7 +19,7 @@ pub enum Line {
     /// A server started.
     Start(Box<Start>),
     /// A server stopped.
-    Stop(Stop),
+    Stop(Box<Stop>),
 }
 
 /// What ran.
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_stop_reads_back_as_it_was_written() {
-        let stop = Line::Stop(Stop {
+        let stop = Line::Stop(Box::new(Stop {
             schema: SCHEMA.to_owned(),
             id: "1-2".to_owned(),
             stopped_at: "2026-11-30T08:00:00Z".to_owned(),
@@ -158,7 +158,7 @@ mod tests {
                 accept_len: Some(1.5),
                 ..Default::default()
             },
-        });
+        }));
         let bytes = write(&stop);
         assert_eq!(bytes.iter().filter(|b| **b == b'\n').count(), 1);
         assert!(bytes.starts_with(b"{\"event\":\"stop\",\"schema\":\"launch/1\""));

@@ -97,7 +97,7 @@ fn a_ledger_that_cannot_be_written_is_a_warning() {
     assert_eq!(server.client().get("/health").status, 200);
     let log = Server::start(&["--launch-ledger", "none"]).log();
     assert!(!log.contains("ledger"), "{log}");
-    let output = run(&["serve", "--memory-bandwidth", "-3"], "");
+    let output = run(&["serve", "--memory-bandwidth=-3"], "");
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(message.contains("measure"), "{message}");
 }
