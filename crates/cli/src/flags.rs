@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::baseline::BaselineFlags;
 use crate::diagnosis::{ConfigsFlags, DiagnoseFlags, DiffFlags, LogsFlags};
+use crate::eval::EvalFlags;
 use crate::plan::PlanFlags;
 use crate::probe::ProbeFlags;
 
@@ -36,6 +37,8 @@ pub(crate) enum Command {
     Plan(PlanFlags),
     /// Keep what was measured, and tell later whether it still holds
     Baseline(BaselineFlags),
+    /// Measure how well a model predicts a text, alone or beside another format of it
+    Eval(EvalFlags),
     /// Turn server logs into windows of throughput, accept length and queue
     Logs(LogsFlags),
     /// Find every server configuration that a host remembers
@@ -72,6 +75,11 @@ pub(crate) struct ModelFlags {
 }
 
 impl ModelFlags {
+    /// The flags of another model, as it is stored, on the same threads.
+    pub(crate) fn stored(model: &str, like: &Self) -> Self {
+        Self { model: Some(model.to_owned()), model_path: None, revision: None, ..like.clone() }
+    }
+
     /// The model asked for; the embedded one when none is.
     pub(crate) fn name(&self) -> &str {
         self.model.as_deref().or(self.model_path.as_deref()).unwrap_or(crate::embedded::NAME)

@@ -10,6 +10,7 @@ mod diagnosis;
 mod documentation;
 mod download;
 mod embedded;
+mod eval;
 mod flags;
 mod foreign;
 mod generate;
@@ -66,6 +67,7 @@ fn run() -> Result<ExitCode> {
         Command::Probe(flags) => return Ok(probe::run(flags)),
         Command::Plan(flags) => return Ok(exit(plan::run(flags).map(|()| 0))),
         Command::Baseline(flags) => return Ok(exit(baseline::run(flags))),
+        Command::Eval(flags) => eval::run(flags)?,
         Command::Logs(flags) => return Ok(diagnosis::logs(flags)),
         Command::Configs(flags) => return Ok(diagnosis::configs(flags)),
         Command::Diff(flags) => return Ok(diagnosis::diff(flags)),

@@ -101,6 +101,14 @@ pub(crate) fn load(source: &Source, cpu: Cpu, options: &ModelOptions) -> Result<
     Ok(model)
 }
 
+/// A progress bar of `style` on a terminal; hidden elsewhere.
+pub(crate) fn bar(len: u64, style: &str) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    ProgressBar::new(len).with_style(ProgressStyle::with_template(style).expect("a valid template"))
+}
+
 /// Shows how far a load is, at most once every two seconds in a log.
 struct Report {
     bar: ProgressBar,
@@ -111,13 +119,7 @@ impl Report {
     const PAUSE: Duration = Duration::from_secs(2);
 
     fn new() -> Self {
-        let bar = if std::io::stderr().is_terminal() {
-            let style = "loading {bar:40} {bytes}/{total_bytes} {bytes_per_sec}";
-            ProgressBar::new(0)
-                .with_style(ProgressStyle::with_template(style).expect("a valid template"))
-        } else {
-            ProgressBar::hidden()
-        };
+        let bar = bar(0, "loading {bar:40} {bytes}/{total_bytes} {bytes_per_sec}");
         Self { bar, said: Instant::now() }
     }
 
