@@ -8,6 +8,7 @@ mod answers;
 mod checkpoints;
 mod commands;
 mod concurrency;
+mod eval;
 mod ledger;
 mod lifecycle;
 mod limits;
