@@ -69,14 +69,14 @@ pub(crate) fn run(flags: &BenchFlags) -> Result<()> {
         Bench { model, repeat: flags.repeat, probe: Cpu::new(threads, source::isa(&flags.model)?) };
 
     let mut rows = Vec::new();
-    for n in &flags.prefill {
+    for n in &flags.prefill.0 {
         rows.push(bench.prefill(*n));
     }
     for depth in &flags.depth {
-        for n in &flags.batch {
+        for n in &flags.batch.0 {
             rows.push(bench.decode(*n, *depth, flags.decode));
         }
-        for n in &flags.verify {
+        for n in &flags.verify.0 {
             rows.push(bench.verify(*n, *depth));
         }
     }
@@ -109,14 +109,10 @@ struct Cases {
 impl Cases {
     fn new(flags: &BenchFlags) -> Result<Self> {
         let max = |values: &[usize]| values.iter().copied().max().unwrap_or(1);
-        for (flag, values) in
-            [("--prefill", &flags.prefill), ("--batch", &flags.batch), ("--verify", &flags.verify)]
-        {
-            ensure!(values.iter().all(|n| *n > 0), "{flag} takes numbers of at least 1");
-        }
         ensure!(flags.repeat > 0, "--repeat takes a number of at least 1");
         ensure!(flags.decode > 0, "--decode takes a number of at least 1");
-        let (prefill, batch, verify) = (max(&flags.prefill), max(&flags.batch), max(&flags.verify));
+        let (prefill, batch, verify) =
+            (max(&flags.prefill.0), max(&flags.batch.0), max(&flags.verify.0));
         Ok(Self {
             max_rows: prefill.max(batch).max(verify).max(CHUNK),
             n_sequences: batch,

@@ -1,13 +1,16 @@
-//! Build tasks: `cargo xtask tidy` checks what the compiler and clippy cannot.
+//! Build tasks: `cargo xtask tidy` checks what the compiler and clippy cannot; `cargo xtask race`
+//! measures beside other engines.
 
+mod race;
 mod tidy;
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use clap::Parser;
 
-const USAGE: &str = "usage: cargo xtask tidy";
+const USAGE: &str = "usage: cargo xtask tidy | race";
 
 fn main() -> anyhow::Result<ExitCode> {
     match std::env::args().nth(1).as_deref() {
@@ -17,6 +20,10 @@ fn main() -> anyhow::Result<ExitCode> {
                 eprintln!("{problem}");
             }
             Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        Some("race") => {
+            race::run(&race::RaceFlags::parse_from(std::env::args().skip(1)))?;
+            Ok(ExitCode::SUCCESS)
         }
         _ => anyhow::bail!(USAGE),
     }

@@ -108,6 +108,16 @@ fn chat_says_why_a_server_does_not_answer() {
 }
 
 #[test]
+fn bench_leaves_out_rows_that_are_not_wanted() {
+    let few = ["bench", "--prefill=none", "--batch=1", "--verify=none", "--decode=2", "--repeat=1"];
+    let report = stdout_of(&[&few[..], &["--json"]].concat(), "");
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["rows"].as_array().unwrap().len(), 1, "{report}");
+    let message = failure_of(&["bench", "--batch", "1,0"]);
+    assert!(message.contains("`0` is not a number of at least 1"), "{message}");
+}
+
+#[test]
 fn bench_measures_every_row_that_was_asked_for() {
     let sizes = [
         "bench",

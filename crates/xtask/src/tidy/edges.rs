@@ -24,7 +24,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("api", &["engine", "text", "telemetry", "plan"]),
     ("bench", &["dialects", "telemetry"]),
     ("diagnose", &["dialects", "bench", "plan", "telemetry"]),
-    ("xtask", &[]),
+    ("xtask", &["kernels"]),
 ];
 
 /// Crates that may use an async runtime or an async server directly.
