@@ -9,7 +9,7 @@ pub mod pool;
 mod radix_tree;
 
 use pool::Pool;
-use radix_tree::{Evicted, NodeId, RadixTree};
+use radix_tree::{Evicted, Found, NodeId, Publication, RadixTree};
 
 /// Token positions in one KV block.
 pub const BLOCK_LEN: usize = 64;
@@ -44,13 +44,33 @@ pub struct Lease {
 #[derive(Clone, Copy, Debug)]
 pub struct Prefix {
     node: Option<NodeId>,
-    /// Tokens that need not be computed again: there is a snapshot after them.
+    /// Tokens that need not be computed again: there is a snapshot after them, at a block edge or not.
     pub n_tokens: usize,
     /// Tokens that another sequence had in common, in whole blocks: where the two part is a place for a
     /// snapshot, since a third may come.
     pub n_common: usize,
-    /// The slot of the snapshot.
-    pub snapshot: Option<u32>,
+    snapshot: Option<u32>,
+    /// The block that holds what is left after whole blocks.
+    tail: Option<u32>,
+}
+
+/// Bytes that must be copied, of which only the model knows what they mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyOf {
+    /// The recurrent state of a slot.
+    State {
+        /// The slot to copy.
+        from: u32,
+        /// The slot to overwrite.
+        to: u32,
+    },
+    /// The KV of a block.
+    Block {
+        /// The block to copy.
+        from: u32,
+        /// The block to overwrite.
+        to: u32,
+    },
 }
 
 impl Cache {
@@ -85,16 +105,27 @@ impl Cache {
         self.tree.n_snapshots()
     }
 
+    /// Whether there is room for snapshots at all.
+    pub fn keeps_snapshots(&self) -> bool {
+        self.n_snapshots_max > 0
+    }
+
     /// The longest cached prefix that leaves at least one of `tokens` to compute.
     pub fn match_prefix(&self, tokens: &[u32]) -> Prefix {
         let (found, n_common) = self.tree.find(&tokens[..tokens.len().saturating_sub(1)]);
-        let snapshot = found.and_then(|(node, _)| self.tree.snapshot(node));
-        let (node, n_tokens) = found.unzip();
-        Prefix { node, n_tokens: n_tokens.unwrap_or(0), n_common, snapshot }
+        let none = Prefix { node: None, n_tokens: 0, n_common, snapshot: None, tail: None };
+        found.map_or(none, |Found { node, snapshot, tail, n_tokens }| Prefix {
+            node: Some(node),
+            n_tokens,
+            n_common,
+            snapshot: Some(snapshot),
+            tail,
+        })
     }
 
     /// A slot and `n_blocks` blocks that begin with those of `prefix`, or nothing if there are not so
-    /// many, `n_spare` left over. `n_blocks_max` is how far the lease may grow.
+    /// many, `n_spare` left over. `n_blocks_max` is how far the lease may grow. [`Cache::restore`] must
+    /// follow at once.
     pub fn lease(
         &mut self,
         prefix: &Prefix,
@@ -111,9 +142,11 @@ impl Cache {
         let enough = n_available >= n_blocks.saturating_sub(n_shared) + n_spare;
         let slot = if enough { self.slots.take() } else { None };
         let Some(slot) = slot else {
-            prefix.node.into_iter().for_each(|node| self.tree.unlock(node));
+            self.unlock(prefix.node);
             return None;
         };
+        // The last to give way to this lease, if the prefix ends with a tail.
+        prefix.snapshot.into_iter().for_each(|snapshot| self.tree.touch(snapshot));
         self.n_leases += 1;
         let mut lease = Lease {
             blocks: Vec::with_capacity(n_blocks_max.max(n_blocks)),
@@ -130,6 +163,20 @@ impl Cache {
         Some(lease)
     }
 
+    /// Copies what `prefix` keeps into the lease that begins with it, before anything else is written: where
+    /// blocks were scarce, the lease took even those of the prefix's own tail.
+    pub fn restore(&self, prefix: &Prefix, lease: &Lease, mut copy: impl FnMut(CopyOf)) {
+        if let Some(from) = prefix.snapshot {
+            copy(CopyOf::State { from, to: lease.slot });
+        }
+        let own = lease.blocks.get(lease.n_shared);
+        if let (Some(from), Some(&to)) = (prefix.tail, own)
+            && from != to
+        {
+            copy(CopyOf::Block { from, to });
+        }
+    }
+
     /// Makes the lease hold at least `n_blocks` blocks, if need be at the cost of cached prefixes; takes
     /// nothing and returns false if there are not so many.
     pub fn grow(&mut self, lease: &mut Lease, n_blocks: usize) -> bool {
@@ -139,27 +186,29 @@ impl Cache {
         {
             return false;
         }
-        while self.blocks.n_free() < n_missing {
-            let evicted = self.tree.evict_leaf().expect("evictable blocks were counted");
-            self.take_back(evicted);
+        for _ in 0..n_missing {
+            lease.blocks.push(self.take_block().expect("evictable blocks were counted"));
         }
-        lease.blocks.extend((0..n_missing).map_while(|_| self.blocks.take()));
         true
     }
 
-    /// Keeps the first `tokens` of a lease, whole blocks, for other sequences. `copy_state` is told the
-    /// slot to copy from and the one to copy to; it is not called if there is a snapshot already, or no
-    /// room for one.
+    /// A block, if need be at the cost of cached prefixes.
+    fn take_block(&mut self) -> Option<u32> {
+        while self.blocks.n_free() == 0 {
+            let evicted = self.tree.evict_leaf()?;
+            self.take_back(evicted);
+        }
+        self.blocks.take()
+    }
+
+    /// Keeps the first `tokens` of a lease for other sequences. `copy` is told what to copy for it: nothing
+    /// if there is a snapshot already, or no room for one.
     ///
-    /// The lease must hold the computed KV of these tokens, and its slot the state right after them. Where
-    /// another sequence has published the same tokens before, the lease goes on with the other's blocks:
-    /// KV depends on nothing but the tokens.
-    pub fn publish(
-        &mut self,
-        lease: &mut Lease,
-        tokens: &[u32],
-        copy_state: impl FnOnce(u32, u32),
-    ) {
+    /// The lease must hold the computed KV of these tokens, and its slot the state right after them. Whole
+    /// blocks are shared from now on: where another sequence has published the same tokens before, the
+    /// lease goes on with the other's blocks, since KV depends on nothing but the tokens. What is left
+    /// after them is copied into a block of its own.
+    pub fn publish(&mut self, lease: &mut Lease, tokens: &[u32], mut copy: impl FnMut(CopyOf)) {
         if self.tree.has_snapshot(tokens) {
             return;
         }
@@ -167,9 +216,16 @@ impl Cache {
             let Some(evicted) = self.tree.evict_snapshot() else { return };
             self.take_back(evicted);
         }
-        let Some(slot) = self.slots.take() else { return };
         let n_blocks = tokens.len() / BLOCK_LEN;
-        let published = self.tree.publish(tokens, &lease.blocks[..n_blocks], slot);
+        let ends_inside = !tokens.len().is_multiple_of(BLOCK_LEN);
+        let tail = if ends_inside { self.take_block() } else { None };
+        let slot = if tail.is_some() == ends_inside { self.slots.take() } else { None };
+        let Some(slot) = slot else {
+            tail.into_iter().for_each(|block| self.blocks.give_back(block));
+            return;
+        };
+        let blocks = &lease.blocks[..n_blocks];
+        let published = self.tree.publish(&Publication { tokens, blocks, tail, slot });
         if published.first_new < n_blocks {
             let path = self.tree.path_blocks(published.node);
             let twice = lease.n_shared..published.first_new;
@@ -178,11 +234,13 @@ impl Cache {
             }
             lease.n_shared = n_blocks;
             self.tree.lock(published.node);
-            if let Some(node) = lease.node.replace(published.node) {
-                self.tree.unlock(node);
-            }
+            let before = lease.node.replace(published.node);
+            self.unlock(before);
         }
-        copy_state(lease.slot, slot);
+        copy(CopyOf::State { from: lease.slot, to: slot });
+        if let Some(to) = tail {
+            copy(CopyOf::Block { from: lease.blocks[n_blocks], to });
+        }
     }
 
     /// Takes everything back that is the lease's own.
@@ -191,7 +249,7 @@ impl Cache {
             self.blocks.give_back(block);
         }
         self.slots.give_back(lease.slot);
-        lease.node.into_iter().for_each(|node| self.tree.unlock(node));
+        self.unlock(lease.node.take());
         self.n_leases -= 1;
         lease.released = true;
     }
@@ -201,6 +259,11 @@ impl Cache {
         while let Some(evicted) = self.tree.evict_leaf() {
             self.take_back(evicted);
         }
+    }
+
+    fn unlock(&mut self, node: Option<NodeId>) {
+        let blocks = node.map_or(Vec::new(), |node| self.tree.unlock(node));
+        blocks.into_iter().for_each(|block| self.blocks.give_back(block));
     }
 
     fn take_back(&mut self, evicted: Evicted) {

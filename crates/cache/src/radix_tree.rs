@@ -1,13 +1,17 @@
 //! Which token prefixes are cached: their KV blocks, and at some of them a snapshot of the state.
 //!
-//! Edges hold whole blocks of tokens. A prefix can be resumed only where a snapshot exists, since a
-//! recurrent layer cannot start in the middle. So every leaf has a snapshot, and a node without one
-//! branches at least in two; anything else is merged away.
+//! Edges hold whole blocks of tokens, so that sequences share blocks. A prefix that ends inside a block
+//! ends with a *tail*: a leaf of less than a block, in a block of its own that nobody shares or writes;
+//! who resumes there gets a copy.
+//!
+//! A prefix can be resumed only where a snapshot exists, since a recurrent layer cannot start in the
+//! middle. So a node without a snapshot is there for a lease that holds it, for a tail, or because it
+//! branches in two; anything else is merged away.
 //!
 //! Recency belongs to snapshots: a node is used when a sequence resumes from it or publishes it. The node
-//! a lease resumed from or published is locked and stays; its ancestors stay because it does.
+//! whose blocks a lease shares is locked and stays; its ancestors stay because it does.
 
-use crate::BLOCK_LEN;
+use crate::{BLOCK_LEN, blocks_for};
 
 /// Names a node as long as it is in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,13 +31,26 @@ pub(crate) struct RadixTree {
 struct Node {
     parent: NodeId,
     children: Vec<NodeId>,
-    /// Tokens from the parent to this node: one block length for each of `blocks`.
+    /// Tokens from the parent to this node: one block length for each of `blocks`, or a tail.
     tokens: Vec<u32>,
     blocks: Vec<u32>,
     /// Slot with the state after all tokens from the root to here.
     snapshot: Option<u32>,
     n_locks: usize,
     last_used: u64,
+}
+
+/// Where some tokens can be resumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The node whose blocks are shared: the last whole block of the prefix.
+    pub(crate) node: NodeId,
+    /// Slot of the snapshot.
+    pub(crate) snapshot: u32,
+    /// Block to copy, if the prefix ends with a tail.
+    pub(crate) tail: Option<u32>,
+    /// Tokens of the prefix.
+    pub(crate) n_tokens: usize,
 }
 
 /// How far the tree knows some tokens.
@@ -54,11 +71,23 @@ pub(crate) struct Evicted {
     pub(crate) slot: Option<u32>,
 }
 
+/// A prefix to publish: its tokens, and the ids that the tree takes where it does not know them.
+pub(crate) struct Publication<'a> {
+    pub(crate) tokens: &'a [u32],
+    /// Its whole blocks.
+    pub(crate) blocks: &'a [u32],
+    /// The block of what is left after them, if anything is.
+    pub(crate) tail: Option<u32>,
+    /// The slot of the snapshot.
+    pub(crate) slot: u32,
+}
+
 /// The part of a published prefix that the tree did not have.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Published {
+    /// The node at the end of its whole blocks.
     pub(crate) node: NodeId,
-    /// Blocks `first_new..` of the prefix are the tree's now.
+    /// Whole blocks `first_new..` of the prefix are the tree's now.
     pub(crate) first_new: usize,
 }
 
@@ -76,29 +105,39 @@ impl RadixTree {
         RadixTree { nodes: vec![Some(root)], clock: 0 }
     }
 
-    /// The deepest node with a snapshot whose tokens begin `tokens`, with the number of its tokens; and
-    /// how many tokens the tree knows in whole blocks, resumable or not.
-    pub(crate) fn find(&self, tokens: &[u32]) -> (Option<(NodeId, usize)>, usize) {
+    /// The longest prefix of `tokens` with a snapshot; and how many tokens the tree knows in whole blocks,
+    /// resumable or not.
+    pub(crate) fn find(&self, tokens: &[u32]) -> (Option<Found>, usize) {
         let Walk { mut node, mut n_tokens, inside } = self.walk(tokens);
         let n_known = n_tokens + inside.map_or(0, |(_, n_blocks)| n_blocks * BLOCK_LEN);
-        while self.node(node).snapshot.is_none() {
+        loop {
+            if let Some(found) = self.find_at(node, n_tokens, tokens) {
+                return (Some(found), n_known);
+            }
             if node == ROOT {
                 return (None, n_known);
             }
             n_tokens -= self.node(node).tokens.len();
             node = self.node(node).parent;
         }
-        (Some((node, n_tokens)), n_known)
     }
 
-    /// Whether these tokens, whole blocks, end at a node with a snapshot.
+    /// The longest prefix with a snapshot that shares the blocks up to `node`, after `n_tokens`.
+    fn find_at(&self, node: NodeId, n_tokens: usize, tokens: &[u32]) -> Option<Found> {
+        let rest = &tokens[n_tokens..];
+        let children = self.node(node).children.iter().map(|&child| self.node(child));
+        let tails = children.filter(|child| child.is_tail() && rest.starts_with(&child.tokens));
+        let tail = tails.max_by_key(|tail| tail.tokens.len());
+        let (snapshot, tail, n_more) = match tail {
+            Some(tail) => (tail.snapshot, Some(tail.blocks[0]), tail.tokens.len()),
+            None => (self.node(node).snapshot, None, 0),
+        };
+        Some(Found { node, snapshot: snapshot?, tail, n_tokens: n_tokens + n_more })
+    }
+
+    /// Whether these tokens end at a node with a snapshot.
     pub(crate) fn has_snapshot(&self, tokens: &[u32]) -> bool {
-        let Walk { node, n_tokens, .. } = self.walk(tokens);
-        n_tokens == tokens.len() && self.node(node).snapshot.is_some()
-    }
-
-    pub(crate) fn snapshot(&self, node: NodeId) -> Option<u32> {
-        self.node(node).snapshot
+        self.find(tokens).0.is_some_and(|found| found.n_tokens == tokens.len())
     }
 
     /// The blocks from the root to a node, in order.
@@ -112,45 +151,47 @@ impl RadixTree {
         edges.into_iter().rev().flatten().copied().collect()
     }
 
-    /// Protects a node and marks it as used.
-    pub(crate) fn lock(&mut self, node: NodeId) {
+    /// Marks the node with this snapshot as used.
+    pub(crate) fn touch(&mut self, snapshot: u32) {
         self.clock += 1;
-        let clock = self.clock;
-        let node = self.node_mut(node);
-        node.n_locks += 1;
-        node.last_used = clock;
+        let nodes = self.nodes.iter_mut().flatten();
+        let found = nodes.filter(|node| node.snapshot == Some(snapshot));
+        found.for_each(|node| node.last_used = self.clock);
     }
 
-    pub(crate) fn unlock(&mut self, node: NodeId) {
+    /// Protects a node.
+    pub(crate) fn lock(&mut self, node: NodeId) {
+        self.node_mut(node).n_locks += 1;
+    }
+
+    /// Gives up a lock; returns the blocks that only it kept.
+    pub(crate) fn unlock(&mut self, node: NodeId) -> Vec<u32> {
         self.node_mut(node).n_locks -= 1;
+        self.tidy(node)
     }
 
-    /// Adds a prefix that ends with a snapshot in `slot`. `tokens` and `blocks` are the whole prefix; the
-    /// tree takes the blocks that it does not know. There must be no snapshot at its end yet.
-    pub(crate) fn publish(&mut self, tokens: &[u32], blocks: &[u32], slot: u32) -> Published {
-        assert_eq!(tokens.len(), blocks.len() * BLOCK_LEN, "a prefix is whole blocks");
-        let Walk { mut node, mut n_tokens, inside } = self.walk(tokens);
+    /// Adds a prefix that ends with a snapshot. The tree takes the whole blocks that it does not know, and
+    /// the tail. There must be no snapshot at its end yet.
+    pub(crate) fn publish(&mut self, prefix: &Publication<'_>) -> Published {
+        let Publication { tokens, blocks, tail, slot } = *prefix;
+        let (whole, rest) = tokens.split_at(blocks.len() * BLOCK_LEN);
+        assert!(rest.len() < BLOCK_LEN && rest.is_empty() == tail.is_none(), "blocks hold tokens");
+        let Walk { mut node, mut n_tokens, inside } = self.walk(whole);
         if let Some((child, n_blocks)) = inside {
             node = self.split(child, n_blocks);
             n_tokens += n_blocks * BLOCK_LEN;
         }
         let first_new = n_tokens / BLOCK_LEN;
         if first_new < blocks.len() {
-            let parent = node;
-            node = self.insert(Node {
-                parent,
-                children: Vec::new(),
-                tokens: tokens[n_tokens..].to_vec(),
-                blocks: blocks[first_new..].to_vec(),
-                snapshot: None,
-                n_locks: 0,
-                last_used: 0,
-            });
-            self.node_mut(parent).children.push(node);
+            node = self.insert_child(node, &whole[n_tokens..], &blocks[first_new..]);
         }
+        let end = match tail {
+            Some(block) => self.insert_child(node, rest, &[block]),
+            None => node,
+        };
         self.clock += 1;
         let clock = self.clock;
-        let end = self.node_mut(node);
+        let end = self.node_mut(end);
         assert!(end.snapshot.is_none(), "the prefix has a snapshot already");
         end.snapshot = Some(slot);
         end.last_used = clock;
@@ -199,18 +240,30 @@ impl RadixTree {
             for &child in &node.children {
                 assert_eq!(self.node(child).parent, id, "a child names another parent");
             }
-            let mut firsts: Vec<&[u32]> =
-                node.children.iter().map(|&c| &self.node(c).tokens[..BLOCK_LEN]).collect();
+            let children = node.children.iter().map(|&child| &self.node(child).tokens[..]);
+            let first_block = |tokens: &'_ [u32]| tokens[..tokens.len().min(BLOCK_LEN)].to_vec();
+            let mut firsts: Vec<Vec<u32>> = children.map(first_block).collect();
             firsts.sort_unstable();
             assert!(firsts.is_sorted_by(|a, b| a < b), "two children begin alike");
             if id != ROOT {
-                assert!(!node.blocks.is_empty(), "an empty edge");
-                assert_eq!(node.tokens.len(), node.blocks.len() * BLOCK_LEN);
-                assert!(node.snapshot.is_some() || node.children.len() > 1, "a useless node");
-                assert!(node.snapshot.is_some() || node.n_locks == 0, "a lock on nothing");
+                self.check_form(node);
             }
         }
         assert_eq!(n_locks_seen, n_locks, "locks and leases disagree");
+    }
+
+    fn check_form(&self, node: &Node) {
+        assert!(!node.tokens.is_empty(), "an empty edge");
+        assert_eq!(node.blocks.len(), blocks_for(node.tokens.len()), "blocks hold the edge");
+        if node.is_tail() {
+            assert_eq!((node.blocks.len(), node.children.len(), node.n_locks), (1, 0, 0), "a tail");
+        }
+        let branches = match node.children[..] {
+            [] => false,
+            [child] => self.node(child).is_tail(),
+            _ => true,
+        };
+        assert!(node.snapshot.is_some() || node.n_locks > 0 || branches, "a useless node");
     }
 
     fn walk(&self, tokens: &[u32]) -> Walk {
@@ -260,32 +313,35 @@ impl RadixTree {
         Some(Evicted { blocks: self.tidy(id), slot })
     }
 
-    /// Restores the form of the tree around a node that lost its snapshot; returns the blocks let go.
+    /// Restores the form of the tree around a node that lost its snapshot or a lock; returns the blocks
+    /// let go.
     fn tidy(&mut self, id: NodeId) -> Vec<u32> {
-        let node = self.node(id);
-        let parent = node.parent;
-        if id == ROOT || node.snapshot.is_some() {
-            return Vec::new();
-        }
-        match node.children[..] {
-            [] => {
-                let node = self.remove(id);
-                self.node_mut(parent).children.retain(|&child| child != id);
-                // Its parent may have branched only because of it.
-                let more = self.tidy(parent);
-                debug_assert!(more.is_empty(), "a node without a snapshot had two children");
-                node.blocks
+        let (mut at, mut freed) = (id, Vec::new());
+        loop {
+            let node = self.node(at);
+            let parent = node.parent;
+            if at == ROOT || node.snapshot.is_some() || node.n_locks > 0 {
+                return freed;
             }
-            [child] => {
-                let mut upper = self.remove(id);
-                let lower = self.node_mut(child);
-                upper.tokens.append(&mut lower.tokens);
-                upper.blocks.append(&mut lower.blocks);
-                (lower.tokens, lower.blocks, lower.parent) = (upper.tokens, upper.blocks, parent);
-                self.replace_child(parent, id, child);
-                Vec::new()
+            match node.children[..] {
+                [] => {
+                    freed.append(&mut self.remove(at).blocks);
+                    self.node_mut(parent).children.retain(|&child| child != at);
+                    // Its parent may have been there only because of it.
+                    at = parent;
+                }
+                [child] if !self.node(child).is_tail() => {
+                    let mut upper = self.remove(at);
+                    let lower = self.node_mut(child);
+                    upper.tokens.append(&mut lower.tokens);
+                    upper.blocks.append(&mut lower.blocks);
+                    (lower.tokens, lower.blocks, lower.parent) =
+                        (upper.tokens, upper.blocks, parent);
+                    self.replace_child(parent, at, child);
+                    return freed;
+                }
+                _ => return freed,
             }
-            _ => Vec::new(),
         }
     }
 
@@ -293,6 +349,20 @@ impl RadixTree {
         let children = &mut self.node_mut(parent).children;
         let place = children.iter_mut().find(|child| **child == old);
         *place.expect("a node is among its parent's children") = new;
+    }
+
+    fn insert_child(&mut self, parent: NodeId, tokens: &[u32], blocks: &[u32]) -> NodeId {
+        let child = self.insert(Node {
+            parent,
+            children: Vec::new(),
+            tokens: tokens.to_vec(),
+            blocks: blocks.to_vec(),
+            snapshot: None,
+            n_locks: 0,
+            last_used: 0,
+        });
+        self.node_mut(parent).children.push(child);
+        child
     }
 
     fn insert(&mut self, node: Node) -> NodeId {
@@ -319,6 +389,13 @@ impl RadixTree {
 
     fn all(&self) -> impl Iterator<Item = (NodeId, &Node)> {
         self.nodes.iter().enumerate().filter_map(|(i, node)| Some((NodeId(i), node.as_ref()?)))
+    }
+}
+
+impl Node {
+    /// Whether it ends inside a block.
+    fn is_tail(&self) -> bool {
+        !self.tokens.len().is_multiple_of(BLOCK_LEN)
     }
 }
 

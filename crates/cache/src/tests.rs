@@ -16,7 +16,7 @@ fn run(cache: &mut Cache, marks: &[u32], ends: &[usize]) -> (Lease, usize) {
     let n_blocks = blocks_for(prompt.len());
     let mut lease = cache.lease(&prefix, n_blocks, 0, n_blocks).expect("there is room");
     for &end in ends {
-        cache.publish(&mut lease, &prompt[..end * BLOCK_LEN], |_, _| {});
+        cache.publish(&mut lease, &prompt[..end * BLOCK_LEN], |_| {});
     }
     (lease, prefix.n_tokens / BLOCK_LEN)
 }
@@ -29,7 +29,7 @@ fn n_matched(cache: &Cache, marks: &[u32]) -> (usize, usize) {
 }
 
 fn nothing() -> Prefix {
-    Prefix { node: None, n_tokens: 0, n_common: 0, snapshot: None }
+    Prefix { node: None, n_tokens: 0, n_common: 0, snapshot: None, tail: None }
 }
 
 #[test]
@@ -127,10 +127,10 @@ fn the_same_prompt_computed_twice_is_kept_once() {
     let mut a = cache.lease(&empty, 4, 0, 4).expect("room");
     let mut b = cache.lease(&empty, 4, 0, 4).expect("room");
     let prompt = tokens(&[1, 2, 3]);
-    cache.publish(&mut a, &prompt[..BLOCK_LEN], |_, _| {});
-    cache.publish(&mut b, &prompt[..BLOCK_LEN], |_, _| panic!("it is there"));
+    cache.publish(&mut a, &prompt[..BLOCK_LEN], |_| {});
+    cache.publish(&mut b, &prompt[..BLOCK_LEN], |_| panic!("it is there"));
     // The second goes on where the first stopped: the tree takes its later blocks only.
-    cache.publish(&mut b, &prompt, |from, to| assert_eq!((from, to), (1, 3)));
+    cache.publish(&mut b, &prompt, |what| assert_eq!(what, CopyOf::State { from: 1, to: 3 }));
     cache.check_integrity([&a, &b].into_iter());
     let n_before = cache.blocks().n_used();
     cache.release(b);
@@ -175,43 +175,156 @@ fn snapshots_keep_to_their_budget() {
     assert_eq!(cache.blocks().n_used(), 4);
 }
 
+/// Publishes the first `n` tokens of a prompt that a lease of its own has computed.
+fn keep(cache: &mut Cache, prompt: &[u32], n: usize) {
+    let prefix = cache.match_prefix(prompt);
+    let n_blocks = blocks_for(prompt.len());
+    let mut lease = cache.lease(&prefix, n_blocks, 0, n_blocks).expect("there is room");
+    cache.publish(&mut lease, &prompt[..n], |_| {});
+    cache.check_integrity([&lease].into_iter());
+    cache.release(lease);
+    cache.check_integrity([].into_iter());
+}
+
 #[test]
-fn random_walks_keep_the_form() {
+fn a_prefix_may_end_inside_a_block() {
+    let mut cache = Cache::new(32, 8, 8);
+    let prompt = tokens(&[1, 2, 3]);
+    for n in [100, 20, 110, 128] {
+        keep(&mut cache, &prompt, n);
+    }
+    // Blocks 1 and 2, and three tails.
+    assert_eq!((cache.blocks().n_used(), cache.n_snapshots()), (5, 4));
+    let n_matched = |tokens: &[u32]| cache.match_prefix(tokens).n_tokens;
+    assert_eq!(n_matched(&prompt), 128);
+    assert_eq!(n_matched(&prompt[..128]), 110);
+    assert_eq!(n_matched(&prompt[..110]), 100, "one token must be left to compute");
+    assert_eq!(n_matched(&prompt[..100]), 20);
+    assert_eq!(n_matched(&prompt[..20]), 0);
+    let other = [&prompt[..105], &tokens(&[9])[..]].concat();
+    assert_eq!(n_matched(&other), 100);
+    cache.flush();
+    assert_eq!((cache.blocks().n_used(), cache.slots().n_used()), (0, 0));
+}
+
+#[test]
+fn a_tail_is_copied_and_held_by_nobody() {
+    let mut cache = Cache::new(4, 4, 2);
+    let prompt = tokens(&[1, 2, 3, 4]);
+    keep(&mut cache, &prompt[..150], 100);
+    // All four blocks: the tail gives way to the very lease that resumes from it.
+    let prefix = cache.match_prefix(&prompt);
+    assert_eq!((prefix.n_tokens, prefix.n_common), (100, 64));
+    let lease = cache.lease(&prefix, 4, 0, 4).expect("the tail is no obstacle");
+    let mut copies = Vec::new();
+    cache.restore(&prefix, &lease, |what| copies.push(what));
+    assert_eq!(
+        copies[0],
+        CopyOf::State { from: prefix.snapshot.expect("a hit"), to: lease.slot() }
+    );
+    let from = prefix.tail.expect("it ends inside a block");
+    let kept_in_place = lease.blocks()[1] == from;
+    let copied = copies.contains(&CopyOf::Block { from, to: lease.blocks()[1] });
+    assert!(kept_in_place != copied, "{copies:?}");
+    cache.check_integrity([&lease].into_iter());
+    assert_eq!(cache.match_prefix(&prompt).n_tokens, 0, "it is gone");
+    cache.release(lease);
+    assert_eq!(cache.blocks().n_used(), 0, "its first block was kept by the lease alone");
+}
+
+/// What a model would write: the hash of the history, per position of a block and per slot.
+struct Bytes {
+    blocks: Vec<[u64; BLOCK_LEN]>,
+    slots: Vec<u64>,
+}
+
+impl Bytes {
+    fn copy(&mut self, what: CopyOf) {
+        match what {
+            CopyOf::State { from, to } => self.slots[to as usize] = self.slots[from as usize],
+            CopyOf::Block { from, to } => self.blocks[to as usize] = self.blocks[from as usize],
+        }
+    }
+
+    fn compute(&mut self, lease: &Lease, tokens: &[u32], from: usize) {
+        for (pos, &token) in tokens.iter().enumerate().skip(from) {
+            let history = extend(self.slots[lease.slot() as usize], token);
+            self.slots[lease.slot() as usize] = history;
+            self.blocks[lease.blocks()[pos / BLOCK_LEN] as usize][pos % BLOCK_LEN] = history;
+        }
+    }
+
+    /// Panics unless the lease holds these tokens and nothing else.
+    fn check(&self, lease: &Lease, tokens: &[u32]) {
+        let mut history = 0;
+        for (pos, &token) in tokens.iter().enumerate() {
+            history = extend(history, token);
+            let block = lease.blocks()[pos / BLOCK_LEN] as usize;
+            assert_eq!(self.blocks[block][pos % BLOCK_LEN], history, "position {pos}");
+        }
+        assert_eq!(self.slots[lease.slot() as usize], history, "the state");
+    }
+}
+
+fn extend(history: u64, token: u32) -> u64 {
+    (history ^ u64::from(token)).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
+}
+
+#[test]
+fn random_walks_keep_the_form_and_the_bytes() {
     let mut state = 1_u64;
-    let mut random = |n: u64| {
+    let mut random = |n: usize| {
         state =
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % n
+        (state >> 33) as usize % n
     };
-    let mut cache = Cache::new(24, 7, 4);
+    let (n_blocks, n_slots) = (13, 7);
+    let mut cache = Cache::new(n_blocks, n_slots, 4);
+    let mut bytes = Bytes { blocks: vec![[0; BLOCK_LEN]; n_blocks], slots: vec![0; n_slots] };
     let mut leases: Vec<(Lease, Vec<u32>, usize)> = Vec::new();
-    for _ in 0..4000 {
+    let (mut n_inside, mut n_refused) = (0, 0);
+    for _ in 0..6000 {
         match random(4) {
             0 if leases.len() < 3 => {
-                let marks: Vec<u32> = (0..=random(5)).map(|_| random(2) as u32).collect();
+                let marks: Vec<u32> = (0..=random(6)).map(|_| random(2) as u32).collect();
                 let mut prompt = tokens(&marks);
+                prompt.truncate(prompt.len() - [0, 1, 30, 63][random(4)]);
                 prompt.push(7);
                 let prefix = cache.match_prefix(&prompt);
                 let n_blocks = blocks_for(prompt.len());
-                if let Some(lease) = cache.lease(&prefix, n_blocks, 0, n_blocks) {
-                    leases.push((lease, prompt, prefix.n_tokens / BLOCK_LEN));
+                let Some(lease) = cache.lease(&prefix, n_blocks, 0, n_blocks) else {
+                    n_refused += 1;
+                    continue;
+                };
+                cache.restore(&prefix, &lease, |what| bytes.copy(what));
+                if prefix.n_tokens == 0 {
+                    bytes.slots[lease.slot() as usize] = 0;
                 }
+                n_inside += usize::from(!prefix.n_tokens.is_multiple_of(BLOCK_LEN));
+                leases.push((lease, prompt, prefix.n_tokens));
             }
             1 | 2 if !leases.is_empty() => {
-                let index = random(leases.len() as u64) as usize;
+                let index = random(leases.len());
                 let (lease, prompt, n_done) = &mut leases[index];
-                *n_done = (*n_done + 1 + random(2) as usize).min(prompt.len() / BLOCK_LEN);
-                cache.publish(lease, &prompt[..*n_done * BLOCK_LEN], |_, _| {});
+                let before = *n_done;
+                let step = [1, 10, BLOCK_LEN - before % BLOCK_LEN, 2 * BLOCK_LEN][random(4)];
+                *n_done = (before + step).min(prompt.len());
+                bytes.compute(lease, &prompt[..*n_done], before);
+                cache.publish(lease, &prompt[..*n_done], |what| bytes.copy(what));
             }
             3 if !leases.is_empty() => {
-                let (lease, ..) = leases.remove(random(leases.len() as u64) as usize);
+                let (lease, ..) = leases.remove(random(leases.len()));
                 cache.release(lease);
             }
             _ => {}
         }
         cache.check_integrity(leases.iter().map(|(lease, ..)| lease));
+        for (lease, prompt, n_done) in &leases {
+            bytes.check(lease, &prompt[..*n_done]);
+        }
     }
+    assert!(n_inside > 100 && n_refused > 10, "{n_inside} {n_refused}");
     leases.into_iter().for_each(|(lease, ..)| cache.release(lease));
     cache.flush();
-    assert_eq!((cache.blocks().n_free(), cache.slots().n_free()), (24, 7));
+    assert_eq!((cache.blocks().n_free(), cache.slots().n_free()), (n_blocks, n_slots));
 }

@@ -7,6 +7,7 @@ use telemetry::record::{StepRecord, Totals};
 use crate::engine::Engine;
 use crate::scheduler::Claim;
 use crate::sequence::{Running, Sequence};
+use crate::step::copy;
 use crate::verify::Verdict;
 
 impl Engine {
@@ -23,8 +24,8 @@ impl Engine {
             let running = &mut self.scheduler.running[claim.running];
             advance(running, claim, verdict.as_ref().map_or(0, Verdict::n_accepted));
             if claim.keeps_state {
-                let copy_state = |from, to| self.model.copy_state(from, to);
-                self.scheduler.keep_state(claim.running, copy_state);
+                let model = &mut *self.model;
+                self.scheduler.keep_state(claim.running, |what| copy(model, what));
             }
             let running = &mut self.scheduler.running[claim.running];
             let Some(mut verdict) = verdict else { continue };

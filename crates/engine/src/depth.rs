@@ -1,8 +1,10 @@
 //! How many tokens to draft: as many as make the most tokens per second, measured while running.
 //!
-//! Two things are measured. Acceptance by draft index, for each sequence, with the one of all sequences as
-//! its prior. And the time of a step by its number of decoding sequences and rows, and of a pass of the
-//! draft head. A further draft of a sequence is worth the probability that all drafts up to it are
+//! Two things are measured. Acceptance by draft index, for each sequence, with the one of all sequences of
+//! about its temperature as its prior: answers are too short to learn much from one alone, and nothing
+//! changes acceptance as much as the temperature does. And the time of a step by its number of decoding
+//! sequences and rows, and of a pass of the draft head: medians, since a small model's steps are short
+//! beside what a busy machine adds to some of them. A further draft of a sequence is worth the probability that all drafts up to it are
 //! accepted; taking drafts in falling order of worth, the best number is where expected tokens per second
 //! peak. The choice can be wrong for a while, but never changes a token.
 
@@ -12,10 +14,11 @@ use crate::config::Speculation;
 
 /// How much of an observed acceptance is left after one more round of the same sequence, and after one
 /// more round of any.
-const KEEP_SEQUENCE: f64 = 0.95;
+const KEEP_SEQUENCE: f64 = 0.98;
 const KEEP_ALL: f64 = 0.995;
-/// Rounds that the prior counts for.
-const PRIOR_ROUNDS: f64 = 3.0;
+/// Rounds that the acceptance of all counts for beside that of a sequence, and the first guess beside all.
+const PRIOR_ROUNDS: f64 = 15.0;
+const GUESS_ROUNDS: f64 = 3.0;
 /// Acceptance of the first draft before anything was observed.
 const FIRST_GUESS: f64 = 0.8;
 /// What one row more is thought to cost, as a share of the step, where nothing was measured.
@@ -24,21 +27,26 @@ const ROW_SHARE: f64 = 0.05;
 const DRAFT_SHARE: f64 = 0.1;
 /// Every so many steps a measurement is refreshed that the current choice would not make: one draft more
 /// than pays, and every fourth time none.
-const PROBE_INTERVAL: u64 = 32;
-/// How far a new time moves one of the step before.
-const TIME_GAIN: f64 = 0.15;
-/// A time this many steps old is as stale as it gets: a new one then all but replaces it.
-const STALE_AGE: u64 = 16;
+const PROBE_INTERVAL: u64 = 64;
+/// Newest times that a median is of.
+const N_TIMES: usize = 9;
+/// After so many steps without a new time, only the newest of the old ones still count, so few that two
+/// new ones outweigh them and a single disturbed one does not.
+const STALE_AGE: u64 = 32;
+const N_STALE: usize = 2;
+/// Temperatures up to these have their acceptance in common; higher ones too.
+const TEMPERATURES: [f32; 3] = [0.0, 0.75, 1.25];
 /// A time this many steps old is forgotten: a number of rows that once was slow gets another try.
 const FORGET_AGE: u64 = 500;
 
 /// Chooses the depth of every decode of a step.
 pub(crate) struct DepthPolicy {
     speculation: Speculation,
-    all: Acceptance,
+    /// By kind of temperature.
+    all: [Acceptance; TEMPERATURES.len() + 1],
     times: StepTimes,
-    /// Time of one pass of the draft head, once measured.
-    draft_pass_s: Option<f64>,
+    /// Times of one pass of the draft head, once measured.
+    draft_pass: Option<Times>,
 }
 
 /// Decayed counts of accepted drafts by their index, among rounds that accepted all drafts before it.
@@ -51,10 +59,19 @@ pub(crate) struct Acceptance {
 /// What the policy keeps of one sequence.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SequenceDepth {
+    /// Index into the acceptance of all.
+    kind: usize,
     acceptance: Acceptance,
     /// The next round tries one draft more than pays. Kept up as long as these are accepted, so that a
     /// change for the better is learnt within a few rounds.
     probes: bool,
+}
+
+impl SequenceDepth {
+    pub(crate) fn at(temperature: f32) -> SequenceDepth {
+        let kind = TEMPERATURES.iter().filter(|&&t| temperature > t).count();
+        SequenceDepth { kind, ..SequenceDepth::default() }
+    }
 }
 
 /// A sequence that decodes in the coming step.
@@ -94,9 +111,9 @@ impl DepthPolicy {
         let measured = (0..=max_running).map(|n| vec![None; n_rows_max(n) + 1]).collect();
         DepthPolicy {
             speculation,
-            all: Acceptance::default(),
+            all: Default::default(),
             times: StepTimes { measured, n_steps: 0 },
-            draft_pass_s: None,
+            draft_pass: None,
         }
     }
 
@@ -129,7 +146,7 @@ impl DepthPolicy {
         for (decode, Decode { depth_max, state }) in decodes.iter().enumerate() {
             let mut worth = 1.0;
             for index in 0..max_depth.min(*depth_max) {
-                worth *= self.rate(&state.acceptance, index);
+                worth *= self.rate(state, index);
                 drafts.push(Draft { worth, index, decode });
             }
         }
@@ -151,8 +168,8 @@ impl DepthPolicy {
 
     /// How many of the drafts, best first, give the most tokens per second.
     fn n_paying(&self, n_decodes: usize, drafts: &[Draft]) -> usize {
-        let draft_pass_s =
-            self.draft_pass_s.unwrap_or_else(|| DRAFT_SHARE * self.times.of(n_decodes, n_decodes));
+        let guess = || DRAFT_SHARE * self.times.of(n_decodes, n_decodes);
+        let draft_pass_s = self.draft_pass.map_or_else(guess, |times| times.median);
         let mut tokens = n_decodes as f64;
         let mut step_s = self.times.of(n_decodes, n_decodes);
         let mut best = (tokens / step_s, 0);
@@ -172,14 +189,15 @@ impl DepthPolicy {
     }
 
     /// Probability that draft `i` of a sequence is accepted after all before it were.
-    fn rate(&self, sequence: &Acceptance, i: usize) -> f64 {
-        let of_all = (0..=i).fold(FIRST_GUESS, |shallower, i| self.all.rate(i, shallower));
-        sequence.rate(i, of_all)
+    fn rate(&self, sequence: &SequenceDepth, i: usize) -> f64 {
+        let all = &self.all[sequence.kind];
+        let of_all = (0..=i).fold(FIRST_GUESS, |before, i| all.rate(i, before, GUESS_ROUNDS));
+        sequence.acceptance.rate(i, of_all, PRIOR_ROUNDS)
     }
 
     /// A verify accepted `n_accepted` of `depth` drafts of a sequence that goes on.
     pub(crate) fn accepted(&mut self, state: &mut SequenceDepth, depth: usize, n_accepted: usize) {
-        self.all.observe(depth, n_accepted, KEEP_ALL);
+        self.all[state.kind].observe(depth, n_accepted, KEEP_ALL);
         state.acceptance.observe(depth, n_accepted, KEEP_SEQUENCE);
         state.probes &= n_accepted == depth;
     }
@@ -189,8 +207,7 @@ impl DepthPolicy {
         self.times.observe(time.n_decodes, time.n_rows, time.step_s);
         if time.depth > 0 {
             let pass_s = time.draft_s / time.depth as f64;
-            let old = self.draft_pass_s.unwrap_or(pass_s);
-            self.draft_pass_s = Some(old + TIME_GAIN * (pass_s - old));
+            self.draft_pass.get_or_insert_default().add(pass_s, self.times.n_steps);
         }
     }
 }
@@ -203,23 +220,43 @@ impl Acceptance {
         }
     }
 
-    fn rate(&self, i: usize, prior: f64) -> f64 {
-        (self.n_accepted[i] + PRIOR_ROUNDS * prior) / (self.n_tried[i] + PRIOR_ROUNDS)
+    fn rate(&self, i: usize, prior: f64, n_prior: f64) -> f64 {
+        (self.n_accepted[i] + n_prior * prior) / (self.n_tried[i] + n_prior)
     }
 }
 
 /// Times of steps that only decode, by number of decodes and of rows.
 struct StepTimes {
-    measured: Vec<Vec<Option<Measured>>>,
+    measured: Vec<Vec<Option<Times>>>,
     /// Steps so far: the clock of ages.
     n_steps: u64,
 }
 
-#[derive(Clone, Copy)]
-struct Measured {
-    step_s: f64,
+/// The newest times of one thing.
+#[derive(Clone, Copy, Default)]
+struct Times {
+    /// Oldest first; the first `n` count.
+    newest: [f64; N_TIMES],
+    n: usize,
+    median: f64,
     /// Number of the step that measured it last.
     at: u64,
+}
+
+impl Times {
+    fn add(&mut self, seconds: f64, at: u64) {
+        let n_kept = if at - self.at > STALE_AGE { N_STALE } else { N_TIMES - 1 };
+        let n_dropped = self.n.saturating_sub(n_kept);
+        self.newest.copy_within(n_dropped..self.n, 0);
+        self.n -= n_dropped;
+        self.newest[self.n] = seconds;
+        self.n += 1;
+        let mut sorted = self.newest;
+        sorted[..self.n].sort_unstable_by(f64::total_cmp);
+        // Of two the smaller one: what disturbs a step makes it longer.
+        self.median = sorted[(self.n - 1) / 2];
+        self.at = at;
+    }
 }
 
 impl StepTimes {
@@ -253,20 +290,13 @@ impl StepTimes {
     }
 
     /// A time that is not forgotten.
-    fn recent(&self, measured: Option<Measured>) -> Option<f64> {
-        measured.filter(|m| self.n_steps - m.at <= FORGET_AGE).map(|m| m.step_s)
+    fn recent(&self, measured: Option<Times>) -> Option<f64> {
+        measured.filter(|m| self.n_steps - m.at <= FORGET_AGE).map(|m| m.median)
     }
 
-    /// Moves a time towards a new one, the faster the older it is: contexts grow and machines get busy.
     fn observe(&mut self, n_decodes: usize, n_rows: usize, step_s: f64) {
-        let at = self.n_steps;
-        let entry = &mut self.measured[n_decodes][n_rows];
-        let old = entry.unwrap_or(Measured { step_s, at });
-        // One step that the system interrupted must not weigh like many.
-        let step_s = step_s.clamp(old.step_s / 2.0, old.step_s * 2.0);
-        let age = (at - old.at).clamp(1, STALE_AGE);
-        let gain = 1.0 - (1.0 - TIME_GAIN).powi(age as i32);
-        *entry = Some(Measured { step_s: old.step_s + gain * (step_s - old.step_s), at });
+        let times = &mut self.measured[n_decodes][n_rows];
+        times.get_or_insert_default().add(step_s, self.n_steps);
     }
 }
 

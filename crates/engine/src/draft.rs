@@ -53,7 +53,7 @@ impl Drafts {
                 slot: running.lease.slot(),
                 blocks: running.lease.blocks(),
                 pos,
-                next: &tokens[pos + 1..],
+                next: &tokens[pos + 1..=running.n_computed],
                 depth: claim.depth,
             });
             drafters.push((first, drafter));
@@ -81,9 +81,12 @@ fn pick(drafter: &mut Drafter<'_>, i: usize, logits: &[f32], sampler: &mut Sampl
     token
 }
 
-/// Whether the coming row would be one more than may wait for the draft head, or others are about to
-/// share the head's KV of the rows before it.
+/// Whether the coming rows would be more than may wait for the draft head, or others are about to share
+/// the head's KV of the rows before them. A chunk of more than one row takes one waiting row along.
 fn must_catch_up(claim: &Claim, running: &Running, n_carried_max: usize) -> bool {
     let n_carried = running.n_computed - running.carried_from;
-    n_carried >= n_carried_max || (claim.decodes && claim.keeps_state && n_carried > 0)
+    match claim.n_known {
+        1 => n_carried >= n_carried_max || (claim.keeps_state && n_carried > 0),
+        _ => n_carried > 1,
+    }
 }

@@ -34,6 +34,8 @@ pub struct Engine {
     observer: Observer,
     shared: Arc<Shared>,
     shutdown: Option<Shutdown>,
+    /// Sequences that have left and whose listeners are not told yet.
+    ended: Vec<(Sequence, End)>,
 }
 
 impl Engine {
@@ -81,6 +83,7 @@ impl Engine {
             observer,
             shared: Arc::new(Shared::new(config, vocab_size)),
             shutdown: None,
+            ended: Vec::new(),
             model,
         }
     }
@@ -92,7 +95,7 @@ impl Engine {
                 continue;
             }
             self.snapshot.gauges = self.gauges();
-            self.shared.publish_at_rest(&self.snapshot);
+            self.shared.publish_now(&self.snapshot);
             if self.shutdown.is_some() {
                 return self.shared.end();
             }
@@ -105,14 +108,17 @@ impl Engine {
     pub(crate) fn turn(&mut self) -> bool {
         let turn = catch_unwind(AssertUnwindSafe(|| {
             self.take_in();
+            self.tell_ends();
             let idle = self.scheduler.is_idle();
             if !idle {
                 self.step();
+                self.tell_ends();
             }
             !idle
         }));
         turn.unwrap_or_else(|panic| {
             self.recover(&*panic);
+            self.tell_ends();
             true
         })
     }
@@ -151,7 +157,7 @@ impl Engine {
         }
     }
 
-    /// The only way out for a sequence: counts its end and tells its listener.
+    /// The only way out for a sequence: counts its end; its listener hears of it once the step is shown.
     pub(crate) fn end(&mut self, sequence: Sequence, end: End) {
         let totals = &mut self.snapshot.totals;
         *match &end {
@@ -161,7 +167,21 @@ impl Engine {
             End::Finished(FinishReason::Shutdown) => &mut totals.n_shutdown,
             End::Failed(_) => &mut totals.n_failed,
         } += 1;
-        sequence.end(end, Instant::now());
+        self.ended.push((sequence, end));
+    }
+
+    /// Tells the listeners of what has ended, after everything that was counted is shown: who asks for
+    /// the sums after an answer finds the answer in them.
+    fn tell_ends(&mut self) {
+        if self.ended.is_empty() {
+            return;
+        }
+        self.snapshot.gauges = self.gauges();
+        self.shared.publish_now(&self.snapshot);
+        let now = Instant::now();
+        for (sequence, end) in self.ended.drain(..) {
+            sequence.end(end, now);
+        }
     }
 
     /// After a panic: what was running cannot be trusted and fails, and what was cached is forgotten; what

@@ -64,11 +64,7 @@ impl EngineHandle {
 
     /// The measurements as of the last step; never waits for a step.
     pub fn stats(&self) -> Snapshot {
-        let mut snapshot = *self.shared.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
-        let inbox = self.shared.inbox();
-        snapshot.gauges.n_waiting += inbox.submitted.len();
-        snapshot.totals.n_refused = inbox.n_refused;
-        snapshot
+        self.shared.stats()
     }
 
     /// Refuses new requests from now on and lets the engine end. Does not wait; may be called again to
@@ -161,8 +157,17 @@ impl Shared {
         }
     }
 
-    /// Shows the last measurements before the engine sleeps, waiting for a reader if need be.
-    pub(crate) fn publish_at_rest(&self, snapshot: &Snapshot) {
+    /// The measurements shown last, and what the engine has not taken in yet.
+    pub(crate) fn stats(&self) -> Snapshot {
+        let mut snapshot = *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+        let inbox = self.inbox();
+        snapshot.gauges.n_waiting += inbox.submitted.len();
+        snapshot.totals.n_refused = inbox.n_refused;
+        snapshot
+    }
+
+    /// Shows measurements that must be seen, waiting for a reader if need be: one copies them and goes.
+    pub(crate) fn publish_now(&self, snapshot: &Snapshot) {
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = *snapshot;
     }
 

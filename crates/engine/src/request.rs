@@ -12,7 +12,8 @@ pub struct Request {
     /// How tokens are drawn and what ends the answer.
     pub sampling: Sampling,
     /// Offsets into the prompt where other prompts are likely to branch off (message boundaries),
-    /// ascending: the prefix cache keeps the recurrent state at the block edge before each.
+    /// ascending. The prefix cache keeps the recurrent state exactly at the last one, where the next
+    /// turn of a conversation goes on, and at the block edge before others that are far enough apart.
     /// They never change the tokens.
     pub boundaries: Vec<usize>,
 }

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use cache::{BLOCK_LEN, Cache, blocks_for};
+use cache::{BLOCK_LEN, Cache, CopyOf, blocks_for};
 
 use crate::config::{EngineConfig, PrefixCache};
 use crate::sequence::{Running, Sequence};
@@ -28,8 +28,6 @@ pub(crate) struct Scheduler {
 pub(crate) struct Schedule {
     /// In the order of `running`, each sequence at most once.
     pub(crate) claims: Vec<Claim>,
-    /// Snapshots to resume from, and the slots of who does: copied before anything else.
-    pub(crate) resumes: Vec<(u32, u32)>,
     pub(crate) n_admitted: usize,
     pub(crate) n_preempted: usize,
     pub(crate) n_cached_tokens: usize,
@@ -82,8 +80,8 @@ impl Scheduler {
     }
 
     /// Claims the rows of the next step. `depths` are the drafts wished for each decode, in
-    /// the order of `running`.
-    pub(crate) fn schedule(&mut self, depths: &[usize]) -> Schedule {
+    /// the order of `running`. `copy` brings what is cached to who resumes from it.
+    pub(crate) fn schedule(&mut self, depths: &[usize], copy: &mut dyn FnMut(CopyOf)) -> Schedule {
         let mut schedule = Schedule::default();
         let mut budget = self.chunked_prefill_size;
         let mut depths = depths.iter();
@@ -99,7 +97,7 @@ impl Scheduler {
             schedule.claims.extend(claim);
             index += 1;
         }
-        self.admit(&mut budget, &mut schedule);
+        self.admit(&mut budget, &mut schedule, copy);
         schedule
     }
 
@@ -143,24 +141,25 @@ impl Scheduler {
     /// is known of a sequence are reserved at once, so a prefill never stops half way; and one more
     /// block for each running sequence must stay free, so that an admission is not the cause of a
     /// preemption right after it.
-    fn admit(&mut self, budget: &mut usize, schedule: &mut Schedule) {
+    fn admit(&mut self, budget: &mut usize, schedule: &mut Schedule, copy: &mut dyn FnMut(CopyOf)) {
         while self.running.len() < self.max_running {
             let Some(sequence) = self.waiting.front() else { return };
             let n_tokens = sequence.tokens.len();
             let prefix = self.cache.match_prefix(&sequence.tokens);
-            if chunk(n_tokens - prefix.n_tokens, *budget) == 0 {
+            let none_fits = chunk(n_tokens - prefix.n_tokens, *budget) == 0;
+            if none_fits || self.is_coming(&sequence.tokens, prefix.n_tokens) {
                 return;
             }
             let n_blocks_max = blocks_for(sequence.n_positions_max());
             let n_spare = self.running.len();
             let lease = self.cache.lease(&prefix, blocks_for(n_tokens), n_spare, n_blocks_max);
             let Some(lease) = lease else { return };
+            self.cache.restore(&prefix, &lease, &mut *copy);
             let mut sequence = self.waiting.pop_front().expect("looked at above");
             if sequence.clock.first_scheduled.is_none() {
                 sequence.n_cached = prefix.n_tokens;
                 schedule.n_cached_tokens += prefix.n_tokens;
             }
-            schedule.resumes.extend(prefix.snapshot.map(|from| (from, lease.slot())));
             schedule.n_admitted += 1;
             let running = Running {
                 snapshots: SnapshotPoints::new(self.prefix_cache, &sequence, &prefix),
@@ -175,11 +174,25 @@ impl Scheduler {
         }
     }
 
+    /// Whether a running prefill is about to publish at least a block more of these tokens than is cached:
+    /// to compute it twice at the same time gains nothing. Answers to one prompt wait for each other so.
+    fn is_coming(&self, tokens: &[u32], n_cached: usize) -> bool {
+        self.cache.keeps_snapshots()
+            && self.running.iter().any(|Running { sequence, n_computed, snapshots, .. }| {
+                let point = snapshots.next(*n_computed).unwrap_or(0);
+                let shared = sequence.tokens.get(..point);
+                point >= n_cached + BLOCK_LEN
+                    && shared.is_some()
+                    && shared == tokens.get(..point)
+                    && point < tokens.len()
+            })
+    }
+
     /// Keeps the state of a running sequence, which must stand exactly after its computed tokens.
-    pub(crate) fn keep_state(&mut self, index: usize, copy_state: impl FnOnce(u32, u32)) {
+    pub(crate) fn keep_state(&mut self, index: usize, copy: impl FnMut(CopyOf)) {
         let Running { sequence, lease, n_computed, n_replay, .. } = &mut self.running[index];
         assert_eq!(*n_replay, 0, "the state of accepted drafts is still pending");
-        self.cache.publish(lease, &sequence.tokens[..*n_computed], copy_state);
+        self.cache.publish(lease, &sequence.tokens[..*n_computed], copy);
     }
 
     /// Forgets the cached prefixes that nobody holds.
@@ -234,7 +247,7 @@ fn claim_chunk(index: usize, running: &Running, budget: &mut usize) -> Option<Cl
     (n_known > 0).then_some(claim)
 }
 
-/// Rows of the next chunk of `n_missing`: chunks end at block edges, except the last one.
+/// Rows of the next chunk of `n_missing`: whole blocks, except the last one.
 fn chunk(n_missing: usize, budget: usize) -> usize {
     if n_missing <= budget { n_missing } else { budget - budget % BLOCK_LEN }
 }

@@ -55,6 +55,7 @@ impl Sequence {
         let Submission { request, sink, at } = submission;
         let max_tokens = request.max_tokens as usize;
         let history = History::new(&request.sampling, &request.prompt, max_tokens);
+        let depth = SequenceDepth::at(request.sampling.temperature);
         let mut ends = request.sampling.stop_token_ids.clone();
         if !request.sampling.ignore_eos {
             ends.extend_from_slice(eos_token_ids);
@@ -80,7 +81,7 @@ impl Sequence {
             },
             n_cached: 0,
             speculation: SpeculationCounts::default(),
-            depth: SequenceDepth::default(),
+            depth,
         }
     }
 

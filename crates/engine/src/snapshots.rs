@@ -11,7 +11,7 @@ use crate::sequence::Sequence;
 /// A point that saves fewer tokens than this over its neighbour is not worth a pass.
 const GAIN_MIN: usize = 2 * BLOCK_LEN;
 
-/// The points of one sequence from where it resumed, all at block edges.
+/// The points of one sequence from where it resumed: at block edges, but for the last boundary of a prompt.
 pub(crate) struct SnapshotPoints {
     /// Points among the tokens that were known at admission, ascending.
     known: Vec<usize>,
@@ -34,12 +34,15 @@ impl SnapshotPoints {
         let edge = |offset: usize| offset / BLOCK_LEN * BLOCK_LEN;
         // The last token is computed in any case: a prefix ends before it.
         let useful = prefix.n_tokens + 1..n_known;
+        // Where the next turn goes on, however little it saves: a talk of short turns adds up.
+        let turn = sequence.boundaries.last().copied().filter(|turn| useful.contains(turn));
         let branch = Some(prefix.n_common).filter(|branch| useful.contains(branch));
         let last = [sequence.n_prompt - 1];
         let offsets = if sequence.boundaries.is_empty() { &last[..] } else { &sequence.boundaries };
         let mut points: Vec<usize> = offsets.iter().map(|&offset| edge(offset)).collect();
         points.retain(|point| useful.contains(point));
         points.extend(branch);
+        points.extend(turn);
         points.sort_unstable();
         points.dedup();
         // Of two close points the later one serves nearly all that the earlier one would.
@@ -47,7 +50,8 @@ impl SnapshotPoints {
             let next = points.get(i + 1).copied().unwrap_or(usize::MAX);
             points[*i] - prefix.n_tokens >= GAIN_MIN && next - points[*i] >= GAIN_MIN
         };
-        let keep = |i: &usize| branch == Some(points[*i]) || pays(i);
+        let must = |point| branch == Some(point) || turn == Some(point);
+        let keep = |i: &usize| must(points[*i]) || pays(i);
         let mut known: Vec<usize> = (0..points.len()).filter(keep).map(|i| points[i]).collect();
         let far = |point: &usize| known.iter().all(|other| point.abs_diff(*other) >= GAIN_MIN);
         let regular = (useful.start.div_ceil(interval)..).map(|i| i * interval);
@@ -111,11 +115,20 @@ mod tests {
         check(100, &[], (0, 0), &[1024]);
         check(300, &[], (0, 0), &[256, 1024, 2048]);
         check(300, &[], (192, 192), &[1024]);
-        check(300, &[290], (128, 128), &[256, 1024]);
-        check(1000, &[500, 560, 990], (0, 0), &[512, 960, 1024]);
-        check(1000, &[990], (0, 576), &[576, 960, 1024]);
-        check(1000, &[990], (576, 640), &[640, 960, 1024]);
-        check(2500, &[2490], (0, 0), &[1024, 2048, 2432, 3072]);
-        check(2150, &[2140], (0, 0), &[1024, 2112, 3072]);
+        check(1000, &[200, 500, 560, 600], (0, 0), &[192, 600, 1024]);
+    }
+
+    #[test]
+    fn the_last_boundary_is_kept_exactly_and_always() {
+        check(300, &[290], (128, 128), &[290, 1024]);
+        check(300, &[290], (280, 256), &[290, 1024]);
+        check(300, &[290], (290, 256), &[1024]);
+        check(30, &[0, 25], (0, 0), &[25, 1024]);
+        check(1000, &[500, 560, 990], (0, 0), &[512, 990, 1024]);
+        check(1000, &[990], (0, 576), &[576, 990, 1024]);
+        check(1000, &[990], (576, 640), &[640, 990, 1024]);
+        check(1000, &[641], (576, 640), &[640, 641, 1024]);
+        check(2500, &[2490], (0, 0), &[1024, 2048, 2490, 3072]);
+        check(2150, &[2140], (0, 0), &[1024, 2140, 3072]);
     }
 }

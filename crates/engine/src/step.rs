@@ -5,7 +5,8 @@
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use model::batch::{Batch, Span};
+use cache::CopyOf;
+use model::batch::{Batch, Forward, Span};
 use telemetry::record::StepRecord;
 
 use crate::depth::{Decode, StepTime};
@@ -34,17 +35,13 @@ impl Engine {
         };
 
         let depths = self.depth.choose(&mut decodes(&mut self.scheduler.running));
-        let schedule = self.scheduler.schedule(&depths);
+        let schedule = self.scheduler.schedule(&depths, &mut |what| copy(&mut *self.model, what));
         assert!(!schedule.claims.is_empty(), "nothing can run, and nothing will ever change that");
         record.n_admitted = schedule.n_admitted;
         record.n_preempted = schedule.n_preempted;
         record.n_cached_tokens = schedule.n_cached_tokens;
         self.stamp_scheduled(&schedule.claims, started);
         count_rows(&schedule.claims, &mut record);
-
-        for &(from, to) in &schedule.resumes {
-            self.model.copy_state(from, to);
-        }
 
         let drafting = Instant::now();
         if self.depth.is_on() {
@@ -95,6 +92,14 @@ impl Engine {
                 totals.n_prompt_tokens += sequence.n_prompt as u64;
             }
         }
+    }
+}
+
+/// Lets the model copy what the cache asks for.
+pub(crate) fn copy(model: &mut dyn Forward, what: CopyOf) {
+    match what {
+        CopyOf::State { from, to } => model.copy_state(from, to),
+        CopyOf::Block { from, to } => model.copy_block(from, to),
     }
 }
 

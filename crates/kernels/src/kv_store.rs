@@ -79,6 +79,22 @@ impl KvStore {
         self.kv_type
     }
 
+    /// Copies a block over another, all layers.
+    ///
+    /// # Panics
+    /// If a block does not exist.
+    pub fn copy_block(&mut self, from: u32, to: u32) {
+        let n_blocks = self.shape.n_blocks;
+        let (from, to) = (from as usize, to as usize);
+        assert!(from.max(to) < n_blocks, "blocks {from} and {to} of {n_blocks}");
+        let len = KvStore::bytes_per_block(&self.shape, self.kv_type) / self.shape.n_layers.max(1);
+        let cells = self.cells.as_mut_slice::<u8>();
+        for layer in 0..self.shape.n_layers {
+            let first = layer * n_blocks;
+            cells.copy_within((first + from) * len..(first + from + 1) * len, (first + to) * len);
+        }
+    }
+
     /// First element of a head of a block.
     fn start(&self, layer: usize, block: u32, head: usize) -> usize {
         let shape = &self.shape;

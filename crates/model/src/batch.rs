@@ -61,4 +61,7 @@ pub trait Forward {
     /// Makes slot `to` hold the committed recurrent state of slot `from`, with nothing pending and an
     /// empty carry.
     fn copy_state(&mut self, from: u32, to: u32);
+
+    /// Makes block `to` hold the KV of block `from`, the draft head's included.
+    fn copy_block(&mut self, from: u32, to: u32);
 }

@@ -192,6 +192,10 @@ impl Forward for Model {
         self.state.copy_slot(from, to);
         self.carry.clear(to);
     }
+
+    fn copy_block(&mut self, from: u32, to: u32) {
+        self.kv.copy_block(from, to);
+    }
 }
 
 impl Scratch {

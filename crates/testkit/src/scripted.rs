@@ -93,6 +93,9 @@ struct HeadKv {
     next: u32,
 }
 
+/// Stands for a row that the draft head could not read: the state was resumed right after it.
+const NEVER_READ: HeadKv = HeadKv { pos: usize::MAX, hidden: 0, next: 0 };
+
 /// What a slot remembers.
 #[derive(Clone, Debug)]
 struct State {
@@ -108,6 +111,8 @@ struct State {
 struct Carry {
     pos: usize,
     rows: Vec<u64>,
+    /// The slot's state was copied: the row before the next one will never be here.
+    resumed: bool,
 }
 
 impl Scripted {
@@ -191,6 +196,11 @@ impl Scripted {
         if span.pos == 0 {
             *carry = Carry::default();
         }
+        if std::mem::take(&mut carry.resumed) && !span.pos.is_multiple_of(BLOCK_LEN) {
+            // A prefix that ends inside a block: nobody else has this one.
+            let (block, offset) = (span.blocks[span.pos / BLOCK_LEN], span.pos % BLOCK_LEN);
+            self.head_kv[block as usize][offset - 1] = Some(NEVER_READ);
+        }
         carry.rows.truncate(span.pos.saturating_sub(carry.pos));
         if carry.rows.is_empty() {
             carry.pos = span.pos;
@@ -205,7 +215,7 @@ impl Scripted {
         assert!(was_carried <= 1, "a prefill chunk finds the draft head behind");
         let (from, last) = (carry.pos, carry.rows.len() - 1);
         let rows = std::mem::take(&mut carry.rows);
-        *carry = Carry { pos: from + last, rows: vec![rows[last]] };
+        *carry = Carry { pos: from + last, rows: vec![rows[last]], resumed: false };
         let next = &tokens[tokens.len() - last..];
         for (i, (&hidden, &next)) in rows.iter().zip(next).enumerate() {
             self.write_head(span.blocks, HeadKv { pos: from + i, hidden, next });
@@ -217,7 +227,7 @@ impl Scripted {
     }
 
     /// Panics unless the draft head has consumed every row before `pos`. The last row of a block may be
-    /// that of another continuation of a shared prefix.
+    /// that of another continuation of a shared prefix, and the row before a resumed position is lost.
     fn check_head(&self, blocks: &[u32], pos: usize) {
         let at = |p: usize| (blocks[p / BLOCK_LEN] as usize, p % BLOCK_LEN);
         for pos in (0..pos).filter(|pos| pos % BLOCK_LEN != BLOCK_LEN - 1) {
@@ -225,6 +235,9 @@ impl Scripted {
             let next = self.kv[block][offset + 1].expect("attended before").token;
             let hidden = self.kv[block][offset].expect("attended before").hidden;
             let expected = Some(HeadKv { pos, hidden, next });
+            if self.head_kv[block][offset] == Some(NEVER_READ) {
+                continue;
+            }
             assert_eq!(self.head_kv[block][offset], expected, "the draft head missed a row");
         }
     }
@@ -320,7 +333,13 @@ impl Forward for Scripted {
         let state = self.slots[from as usize].as_ref().expect("the slot holds a state");
         let (pos, history) = (state.pos, state.history);
         self.slots[to as usize] = Some(State { pos, history, pending: Vec::new() });
-        self.carries[to as usize] = Carry { pos, rows: Vec::new() };
+        self.carries[to as usize] = Carry { pos, rows: Vec::new(), resumed: true };
+    }
+
+    fn copy_block(&mut self, from: u32, to: u32) {
+        assert_ne!(from, to);
+        self.kv[to as usize] = self.kv[from as usize];
+        self.head_kv[to as usize] = self.head_kv[from as usize];
     }
 }
 

@@ -110,7 +110,7 @@ fn a_client_that_goes_away_frees_its_place() {
         streams.into_iter().for_each(|stream| stream.close());
         eventually("an idle engine", || is_idle(&backend));
     }
-    // The gauges may be a step behind, the ends are counted when they come.
+    // A connection may have been closed before its request came to the engine.
     let n_ended = || {
         let totals = backend.stats().totals;
         totals.n_cancelled + totals.n_length

@@ -119,6 +119,26 @@ fn a_change_of_the_text_or_of_the_machine_is_noticed() {
     }
 }
 
+/// Answers are short: a sequence begins with what others of its temperature have shown.
+#[test]
+fn temperatures_do_not_mislead_each_other() {
+    let mut policy = DepthPolicy::new(Speculation::Auto { max_depth: 8 }, 1);
+    for (n_rows, step_s) in [(1, 0.020), (9, 0.025)] {
+        policy.timed(&StepTime { n_decodes: 1, n_rows, depth: 0, step_s, draft_s: 0.0 });
+    }
+    policy.timed(&StepTime { n_decodes: 1, n_rows: 9, depth: 8, step_s: 0.025, draft_s: 0.016 });
+    for _ in 0..40 {
+        policy.accepted(&mut SequenceDepth::at(0.0), 8, 8);
+        policy.accepted(&mut SequenceDepth::at(1.0), 8, 0);
+    }
+    let mut depth_at = |temperature| {
+        let mut state = SequenceDepth::at(temperature);
+        policy.choose(&mut [Decode { depth_max: 8, state: &mut state }])[0]
+    };
+    assert_eq!([0.0, 1.0, 0.8].map(&mut depth_at), [8, 0, 0]);
+    assert!(depth_at(0.6) > 0, "nothing is known of this one");
+}
+
 #[test]
 fn one_sequence_drafts_while_another_does_not() {
     let mut policy = DepthPolicy::new(Speculation::Auto { max_depth: 8 }, 2);

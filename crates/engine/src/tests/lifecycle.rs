@@ -1,13 +1,17 @@
 //! How requests begin and end: one by one, each way out once.
 
+use std::sync::{Arc, Mutex};
+
 use model::batch::{Batch, Forward, Span};
+use telemetry::record::Snapshot;
 use testkit::scripted::DraftHead;
 
 use super::rig::{EOS, Rig, VOCAB, config, listener, prompt, request, scripted};
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, Speculation};
 use crate::error::SubmitError;
+use crate::handle::Shared;
 use crate::history::History;
-use crate::request::{Event, FinishReason, Gone, Request, Sampling};
+use crate::request::{Event, EventSink, FinishReason, Gone, Request, Sampling};
 use crate::sampler::{Draw, Sampler};
 
 fn rig() -> Rig {
@@ -234,4 +238,45 @@ fn log_probabilities_come_only_when_asked() {
     assert_eq!(plain.tokens, asked.tokens);
     assert_eq!((plain.logprobs.len(), asked.logprobs.len()), (0, 5));
     assert!(asked.logprobs.iter().all(|p| p.is_finite() && *p < 0.0));
+}
+
+/// A listener that looks at the measurements when it hears of its end.
+struct Asking {
+    shared: Arc<Shared>,
+    seen: Arc<Mutex<Vec<Snapshot>>>,
+}
+
+impl EventSink for Asking {
+    fn send(&mut self, event: Event) -> Result<(), Gone> {
+        if !matches!(event, Event::Tokens(_)) {
+            self.seen.lock().expect("not poisoned").push(self.shared.stats());
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn who_asks_after_an_answer_finds_it_counted() {
+    for (fault, cancel) in [(false, false), (true, false), (false, true)] {
+        let config = EngineConfig { speculation: Speculation::Fixed(3), ..config() };
+        let mut rig = Rig::new(config, DraftHead::AlwaysRight);
+        let seen = Arc::default();
+        let sink = Asking { shared: rig.engine.shared(), seen: Arc::clone(&seen) };
+        rig.handle.submit(request(1, 30, 40), Box::new(sink)).expect("admissible");
+        rig.engine.turn();
+        rig.faults.panic_in(u64::from(fault));
+        if cancel {
+            rig.handle.cancel(1);
+        }
+        rig.run();
+        let seen = seen.lock().expect("not poisoned");
+        let [Snapshot { totals, gauges, .. }] = seen[..] else { panic!("{seen:?}") };
+        let ends = (totals.n_failed, totals.n_cancelled, totals.n_length);
+        assert_eq!(ends, (fault.into(), cancel.into(), (!fault && !cancel).into()));
+        assert_eq!((gauges.n_running, gauges.n_slots_used, gauges.n_blocks_used), (0, 0, 0));
+        if !fault && !cancel {
+            assert_eq!((totals.n_generated, totals.n_accepted, totals.n_steps), (40, 29, 11));
+            assert_eq!(totals, rig.engine.snapshot.totals, "nothing is counted afterwards");
+        }
+    }
 }

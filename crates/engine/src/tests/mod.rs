@@ -2,6 +2,7 @@
 
 mod rig;
 
+mod distribution;
 mod lifecycle;
 mod prefix;
 mod real;

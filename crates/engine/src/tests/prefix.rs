@@ -71,10 +71,57 @@ fn a_conversation_resumes_where_the_last_turn_began() {
         assert_eq!(run(&mut rig, &turn(&talk)), 0);
         talk.truncate(495);
         talk.extend(prompt(120, 4));
-        assert_eq!(run(&mut rig, &turn(&talk)), 448);
+        assert_eq!(run(&mut rig, &turn(&talk)), 495);
         talk.truncate(610);
         talk.extend(prompt(80, 5));
-        assert_eq!(run(&mut rig, &turn(&talk)), 576);
+        assert_eq!(run(&mut rig, &turn(&talk)), 610);
+        // The same prompt again: only the generation prompt is computed.
+        assert_eq!(run(&mut rig, &turn(&talk)), 685);
+    }
+}
+
+/// Turns of a few tokens, less than a block: each goes on exactly where the last one began.
+#[test]
+fn a_talk_of_short_turns_reuses_all_of_its_past() {
+    for speculation in SPECULATIONS {
+        for n_first in [3, 40, 62, 63, 64, 65, 127, 128, 150] {
+            let mut rig = rig(speculation);
+            let (mut talk, mut boundaries) = (prompt(n_first, 7), vec![0]);
+            for turn in 0..10 {
+                let n_kept = talk.len();
+                talk.extend(prompt(4, 50));
+                boundaries.push(n_kept);
+                let request = Request {
+                    prompt: talk.clone(),
+                    boundaries: boundaries.clone(),
+                    ..request(turn, 1, 9)
+                };
+                let n_cached = run(&mut rig, &request);
+                let expected = if turn == 0 { 0 } else { boundaries[turn as usize] };
+                assert_eq!(n_cached, expected, "turn {turn} of a talk of {n_first}");
+                // The answer is shown again without its generation prompt, then the next message.
+                talk.truncate(n_kept);
+                talk.extend(prompt(1 + 7 * turn as usize % 30, turn as u32));
+            }
+        }
+    }
+}
+
+/// Prompts that part from a cached one at, before and after every border, at every length around it.
+#[test]
+fn prompts_of_every_length_around_borders_agree_with_a_cold_run() {
+    for speculation in [Speculation::Off, Speculation::Fixed(3)] {
+        let mut rig = rig(speculation);
+        for n in [1, 2, 62, 63, 64, 65, 66, 127, 128, 129, 191, 192, 193, 255, 256, 257, 258] {
+            for boundary in [n - 1, n - n.min(2), n / 2] {
+                let request = Request { boundaries: vec![boundary], ..request(1, n, 6) };
+                let n_cached = run(&mut rig, &request);
+                assert!(n_cached < n);
+                let again = run(&mut rig, &request);
+                assert!(again >= boundary.max(n_cached), "{n} tokens, {boundary}: {again}");
+            }
+        }
+        assert!(rig.engine.snapshot.totals.n_cached_tokens > 0);
     }
 }
 
@@ -140,6 +187,8 @@ fn identical_prompts_at_the_same_time_agree() {
             let heard = heard.lock().expect("fine");
             assert_eq!(heard.tokens, cold[..heard.tokens.len()], "{i}");
         }
+        // The others wait for the first, and compute what lies after its last point.
+        assert_eq!(rig.engine.snapshot.totals.n_prefill_rows, 500 + 3 * (500 - 448));
         assert_eq!(run(&mut rig, &request(3, 500, 60)), 448);
     }
 }

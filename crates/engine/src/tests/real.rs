@@ -11,12 +11,17 @@ use super::rig::{Rig, config};
 use crate::config::{EngineConfig, PrefixCache, Speculation};
 use crate::request::{Request, Sampling};
 
-fn rig(config: EngineConfig) -> Rig {
+/// The embedded model, with stores for this configuration.
+pub(super) fn model(config: &EngineConfig) -> Model {
+    with_kv(config, KvType::F32)
+}
+
+fn with_kv(config: &EngineConfig, kv_type: KvType) -> Model {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/outrider-tiny");
     let checkpoint = Checkpoint::open(&folder).expect("the embedded model");
     let max_depth = config.speculation.max_depth();
     let options = ModelOptions {
-        kv_type: KvType::F32,
+        kv_type,
         n_blocks: config.n_blocks,
         n_slots: config.n_slots,
         max_rows: config.max_rows(),
@@ -24,9 +29,11 @@ fn rig(config: EngineConfig) -> Rig {
         max_pending: max_depth,
         draft: config.speculation != Speculation::Off,
     };
-    let cpu = Cpu::new(2, Isa::detect());
-    let model = Model::load(&checkpoint, cpu, &options, &mut |_| {}).expect("it loads");
-    Rig::with_model(Box::new(model), config)
+    Model::load(&checkpoint, Cpu::new(2, Isa::detect()), &options, &mut |_| {}).expect("it loads")
+}
+
+fn rig(config: EngineConfig, kv_type: KvType) -> Rig {
+    Rig::with_model(Box::new(with_kv(&config, kv_type)), config)
 }
 
 /// Prompts with a common beginning, at every kind of temperature, some penalised.
@@ -49,7 +56,7 @@ fn requests() -> Vec<Request> {
                     ignore_eos: true,
                     ..Sampling::greedy()
                 },
-                boundaries: vec![130.min(n_prompt)],
+                boundaries: vec![130.min(n_prompt - 1)],
             }
         })
         .collect()
@@ -58,36 +65,68 @@ fn requests() -> Vec<Request> {
 #[test]
 fn speculation_company_chunks_and_cache_change_no_token_of_a_real_model() {
     let requests = requests();
-    let mut plain = rig(EngineConfig { max_running: 1, chunked_prefill_size: 512, ..config() });
-    let alone: Vec<_> = requests.iter().map(|r| plain.alone(r.clone())).collect();
     let auto = Speculation::Auto { max_depth: 4 };
-    for (speculation, chunked_prefill_size, n_blocks) in
-        [(Speculation::Off, 64, 10), (Speculation::Fixed(3), 128, 64), (auto, 64, 12)]
-    {
-        let mut rig = rig(EngineConfig {
-            speculation,
-            chunked_prefill_size,
-            n_blocks,
-            n_slots: 10,
-            prefix_cache: Some(PrefixCache { snapshot_interval: 64 }),
-            ..config()
-        });
-        for round in 0..2 {
-            let heard: Vec<_> = requests.iter().map(|r| rig.submit(r.clone())).collect();
-            rig.run();
-            for (i, (heard, alone)) in heard.iter().zip(&alone).enumerate() {
-                let heard = heard.lock().expect("not poisoned");
-                assert_eq!(&heard.tokens, alone, "request {i}, {speculation:?}, round {round}");
+    for kv_type in [KvType::F32, KvType::Bf16] {
+        let one = EngineConfig { max_running: 1, chunked_prefill_size: 512, ..config() };
+        let mut plain = rig(one, kv_type);
+        let alone: Vec<_> = requests.iter().map(|r| plain.alone(r.clone())).collect();
+        for (speculation, chunked_prefill_size, n_blocks) in
+            [(Speculation::Off, 64, 10), (Speculation::Fixed(3), 128, 64), (auto, 64, 12)]
+        {
+            let config = EngineConfig {
+                speculation,
+                chunked_prefill_size,
+                n_blocks,
+                n_slots: 10,
+                prefix_cache: Some(PrefixCache { snapshot_interval: 64 }),
+                ..config()
+            };
+            let mut rig = rig(config, kv_type);
+            for round in 0..2 {
+                let heard: Vec<_> = requests.iter().map(|r| rig.submit(r.clone())).collect();
+                rig.run();
+                for (i, (heard, alone)) in heard.iter().zip(&alone).enumerate() {
+                    let heard = heard.lock().expect("not poisoned");
+                    assert_eq!(&heard.tokens, alone, "request {i}, {speculation:?}, {round}");
+                }
             }
+            let totals = rig.engine.snapshot.totals;
+            assert!(totals.n_cached_tokens > 0);
+            // How much the automatic depth drafts depends on the clock, so little is asked of it.
+            assert_eq!(totals.n_drafted > 0, speculation != Speculation::Off);
+            assert!(totals.n_accepted > 0 || speculation != Speculation::Fixed(3));
         }
-        let totals = rig.engine.snapshot.totals;
-        assert!(totals.n_cached_tokens > 0);
-        // How much the automatic depth drafts depends on the clock, so little is asked of it.
-        assert_eq!(totals.n_drafted > 0, speculation != Speculation::Off);
-        assert!(totals.n_accepted > 0 || speculation != Speculation::Fixed(3));
-        println!(
-            "{speculation:?}: {} cached, {} preempted, {} of {} accepted",
-            totals.n_cached_tokens, totals.n_preempted, totals.n_accepted, totals.n_drafted
-        );
+    }
+}
+
+/// Prompts of every length around a block, a chunk and a snapshot, cold and warm, at both types of KV.
+#[test]
+fn no_border_changes_a_token_of_a_real_model() {
+    for kv_type in [KvType::F32, KvType::Bf16] {
+        let long = requests()[3].prompt.clone();
+        let one = EngineConfig { max_running: 1, chunked_prefill_size: 512, ..config() };
+        let mut plain = rig(one, kv_type);
+        let config = EngineConfig {
+            speculation: Speculation::Fixed(3),
+            chunked_prefill_size: 64,
+            n_slots: 16,
+            prefix_cache: Some(PrefixCache { snapshot_interval: 128 }),
+            ..config()
+        };
+        let mut warm = rig(config, kv_type);
+        for n in [1, 2, 61, 62, 63, 64, 65, 66, 100, 126, 127, 128, 129, 130, 191, 192, 193, 256] {
+            let request = Request {
+                id: n as u64,
+                prompt: long[..n].to_vec(),
+                max_tokens: 7,
+                sampling: Sampling { temperature: 0.8, seed: 3, ..Sampling::greedy() },
+                boundaries: vec![n - n.min(3)],
+            };
+            let alone = plain.alone(request.clone());
+            assert_eq!(warm.alone(request.clone()), alone, "{n} tokens, {kv_type:?}");
+            assert_eq!(warm.alone(request), alone, "{n} tokens again, {kv_type:?}");
+        }
+        let n_cached = warm.engine.snapshot.totals.n_cached_tokens;
+        assert!(!n_cached.is_multiple_of(64) && n_cached > 1000, "{n_cached}");
     }
 }

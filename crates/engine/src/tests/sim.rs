@@ -4,6 +4,7 @@
 //! At the end: every request ended once, with the tokens of a run alone, and all pools are full again.
 //! `OUTRIDER_SIM_SEEDS=5000` runs more worlds than the default, `OUTRIDER_SIM_FIRST=123` starts there.
 
+use cache::BLOCK_LEN;
 use telemetry::record::Totals;
 use testkit::scripted::DraftHead;
 
@@ -99,12 +100,16 @@ fn sampling(talkative: bool, random: &mut Random) -> Sampling {
 fn arrival(id: u64, talkative: bool, random: &mut Random) -> Request {
     let n_prompt = random.pick(&[1, 5, 63, 64, 65, 130, 200, 270]) + random.within(0..=20);
     let mut prompt: Vec<u32> = (0..n_prompt).map(|_| random.next() % VOCAB as u32).collect();
+    let mut boundaries: Vec<usize> =
+        (0..random.within(0..=2)).map(|_| random.within(0..=n_prompt)).collect();
     if !random.one_in(4) {
         let n_common = random.pick(&[64, 100, 128, 192, 260, 300]).min(n_prompt);
         prompt[..n_common].copy_from_slice(&rig::prompt(n_common, random.next() % 2));
+        if random.one_in(2) {
+            boundaries.retain(|boundary| *boundary < n_common);
+            boundaries.push(n_common.saturating_sub(random.pick(&[0, 0, 1, 2])));
+        }
     }
-    let mut boundaries: Vec<usize> =
-        (0..random.within(0..=3)).map(|_| random.within(0..=n_prompt)).collect();
     boundaries.sort_unstable();
     let max_tokens = random.pick(&[1, 30, 90, 250]) + random.within(0..=40) as u32;
     Request { id, prompt, max_tokens, sampling: sampling(talkative, random), boundaries }
@@ -231,6 +236,8 @@ fn worlds() {
     for count in [
         |t: &Totals| t.n_preempted,
         |t: &Totals| t.n_cached_tokens,
+        // A prefix that ended inside a block.
+        |t: &Totals| t.n_cached_tokens % BLOCK_LEN as u64,
         |t: &Totals| t.n_accepted,
         |t: &Totals| t.n_cancelled,
         |t: &Totals| t.n_failed,
