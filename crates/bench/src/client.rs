@@ -79,6 +79,11 @@ impl Client {
         format!("{}/v1", self.root)
     }
 
+    /// Whether the server is named by this host's loopback.
+    pub(crate) fn is_local(&self) -> bool {
+        is_loopback(&self.root)
+    }
+
     /// The body of a GET below the root, if the answer is a success.
     pub(crate) async fn get(&self, path: &str) -> Result<String, String> {
         let request = self.authorized(self.http.get(format!("{}{path}", self.root)));

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::busy::{Activity, activity};
 use crate::client::{Client, Sampling};
 use crate::load::{self, Job, Load, Order, Outcome, Watch};
 use crate::observe::Observers;
 use crate::observe::log_tail::LogSource;
+use crate::observe::server::ServerSide;
 use crate::progress::Progress;
 use crate::prompts::{self, Prompt, PromptSet};
 use crate::report::{CachePass, DispatchDelay, ProbeReport, Run, SCHEMA, Workload};
@@ -177,13 +179,17 @@ pub async fn probe(
     warm_up(&client, &short, &mut prompts, stop).await?;
 
     let observers = Observers::start(&client, args.log.as_ref());
-    let mut runs = Vec::new();
+    let (mut runs, mut spans) = (Vec::new(), Vec::new());
     for load in &args.loads {
         if !stop.is_stopped() {
             let full = sampling(args.max_tokens);
+            let begin = Instant::now();
+            observers.mark().await;
             runs.push(
                 measure(args, (&client, &full), *load, &mut prompts, (stop, &mut *show)).await,
             );
+            observers.mark().await;
+            spans.push((begin, Instant::now()));
         }
     }
     let mut cache = None;
@@ -195,6 +201,9 @@ pub async fn probe(
         }
     }
     let observed = observers.finish().await;
+    for (run, span) in runs.iter_mut().zip(spans) {
+        run.server = observed.server_side(span, run);
+    }
     let most = args.loads.iter().map(|load| load.most_in_flight()).max().unwrap_or(1);
     if let Some(running) = observed.metrics.as_ref().and_then(|metrics| metrics.running_most)
         && running > most as f64
@@ -371,6 +380,7 @@ async fn measure(
         dispatch_delay_s: delay.map(|(p50, p99)| DispatchDelay { p50, p99 }),
         failures: outcome.failures,
         summary,
+        server: ServerSide::default(),
         notices,
     }
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::busy::Activity;
 use crate::observe::Observed;
+use crate::observe::server::{ServerSide, Stated};
 use crate::sample::{Failure, Sample};
 use crate::stats::Estimate;
 use crate::summary::{ClassSummary, Slo, Summary};
@@ -62,6 +63,9 @@ pub struct Run {
     pub failures: Vec<Failure>,
     /// The numbers.
     pub summary: Summary,
+    /// What the server said about the same seconds.
+    #[serde(default)]
+    pub server: ServerSide,
     /// What a reader must know.
     #[serde(default)]
     pub notices: Vec<String>,
@@ -234,8 +238,53 @@ fn write_run(out: &mut String, run: &Run) -> std::fmt::Result {
             stated.collect::<Vec<_>>().join(", ")
         )?;
     }
+    write_gaps(out, &run.summary.classes)?;
+    write_server(out, &run.server)?;
     for notice in &run.notices {
         writeln!(out, "  note: {notice}")?;
+    }
+    Ok(())
+}
+
+/// Gaps between events, and answers that begin with reasoning.
+fn write_gaps(out: &mut String, classes: &[ClassSummary]) -> std::fmt::Result {
+    for class in classes {
+        if let Some((p50, p99)) = class.chunk_gap_ms {
+            let kind = if class.token_gap_ms.is_some() { "tokens" } else { "events" };
+            let (name, p50, p99) = (&class.class, digits(p50), digits(p99));
+            write!(out, "  {name}: {p50} ms between {kind}, {p99} ms at the 99th percentile")?;
+            if let (Some(answer), Some(token)) = (class.ttfo_s, class.ttft_s)
+                && answer.value > token.value
+            {
+                write!(out, "; answer after reasoning at {} ms", digits(answer.value * 1e3))?;
+            }
+            writeln!(out)?;
+        }
+    }
+    Ok(())
+}
+
+/// The server's numbers for the same seconds.
+fn write_server(out: &mut String, server: &ServerSide) -> std::fmt::Result {
+    let number = |name: &str, stated: &Option<Stated>| {
+        let Stated { value, source } = stated.as_ref()?;
+        Some(format!("{name} {} [{source}]", digits(*value)))
+    };
+    let parts: Vec<String> = [
+        number("accept length", &server.accept_len),
+        number("steps/s", &server.steps_per_s),
+        number("running", &server.running),
+        number("waiting at most", &server.waiting),
+        number("tok/s", &server.gen_tok_s),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if !parts.is_empty() {
+        writeln!(out, "  server: {}", parts.join(", "))?;
+    }
+    if let (Some(rate), Some(formula)) = (&server.accept_rate, &server.accept_rate_formula) {
+        writeln!(out, "  server: accept rate {:.2} = {formula} [{}]", rate.value, rate.source)?;
     }
     Ok(())
 }

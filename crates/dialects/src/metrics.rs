@@ -25,6 +25,7 @@ pub enum Metric {
     Preemptions,
     Evictions,
     VerifySteps,
+    DecodeRounds,
     Drafted,
     Accepted,
     AcceptLenInterval,
@@ -89,6 +90,9 @@ const NAMES: &[(&str, Metric, &str)] = &[
         "counter, bonus tokens not counted",
     ),
     ("spec_decode_num_accepted_tokens", Metric::Accepted, "counter, bonus tokens not counted"),
+    ("decode_rounds_total", Metric::DecodeRounds, "counter, decodes of a sequence, drafted or not"),
+    ("spec_drafted_tokens_total", Metric::Drafted, "counter"),
+    ("spec_accepted_tokens_total", Metric::Accepted, "counter, bonus tokens not counted"),
     ("spec_accept_length", Metric::AcceptLenInterval, "gauge of the last log interval only"),
     ("queue_time_seconds_sum", Metric::QueueTimeSum, "histogram"),
     ("queue_time_seconds_count", Metric::QueueTimeCount, "histogram"),
@@ -116,6 +120,9 @@ impl Scrape {
 
     /// Accept length over the life of the counters: tokens per verify step, bonus included.
     pub fn accept_len(&self) -> Option<f64> {
+        if let Some(rounds) = self.get(Metric::DecodeRounds).filter(|&n| n > 0.0) {
+            return Some(1.0 + self.get(Metric::Accepted)? / rounds);
+        }
         let steps = self.get(Metric::VerifySteps).filter(|&n| n > 0.0)?;
         match self.engine? {
             Engine::Sglang | Engine::Outrider => Some(self.get(Metric::GenerationTokens)? / steps),

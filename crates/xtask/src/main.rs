@@ -1,6 +1,7 @@
 //! Build tasks: `cargo xtask tidy` checks what the compiler and clippy cannot; `cargo xtask race`
-//! measures beside other engines.
+//! measures beside other engines; `cargo xtask log` writes a long server log to measure with.
 
+mod big_log;
 mod race;
 mod tidy;
 
@@ -10,19 +11,25 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Parser;
 
-const USAGE: &str = "usage: cargo xtask tidy | race";
+const USAGE: &str = "usage: cargo xtask tidy | race | log FILE MIB";
 
 fn main() -> anyhow::Result<ExitCode> {
-    match std::env::args().nth(1).as_deref() {
-        Some("tidy") => {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words[..] {
+        ["tidy"] => {
             let problems = tidy::problems(repository_root()?)?;
             for problem in &problems {
                 eprintln!("{problem}");
             }
             Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
-        Some("race") => {
+        ["race", ..] => {
             race::run(&race::RaceFlags::parse_from(std::env::args().skip(1)))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        ["log", path, mib] => {
+            big_log::write(path, mib.parse().context(USAGE)?)?;
             Ok(ExitCode::SUCCESS)
         }
         _ => anyhow::bail!(USAGE),

@@ -31,6 +31,7 @@ fn run(tok_s: f64, ttft_s: f64) -> Run {
         dispatch_delay_s: None,
         failures: Vec::new(),
         summary: Summary { classes: Vec::new(), steady: None, goodput: None, drift: None },
+        server: Default::default(),
         notices: Vec::new(),
     }
 }

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dialects::log::{Event, Lines, Parser, Record};
 use serde::Serialize;
@@ -79,6 +79,12 @@ pub struct LogSummary {
     /// Everything that was understood, for a diagnosis; never a text of a request.
     #[serde(skip)]
     pub records: Vec<Record>,
+    /// When each of them was read.
+    #[serde(skip)]
+    pub(crate) read_at: Vec<Instant>,
+    /// Why the log was not followed to the end, if it was not.
+    #[serde(skip)]
+    pub(crate) gap: Option<String>,
 }
 
 /// A log that is being followed.
@@ -93,6 +99,7 @@ pub(crate) struct LogTail {
 struct Found {
     n_lines: u64,
     records: Vec<Record>,
+    read_at: Vec<Instant>,
 }
 
 impl LogTail {
@@ -126,7 +133,8 @@ impl LogTail {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .spawn()?;
+            .spawn()
+            .map_err(|error| std::io::Error::new(error.kind(), format!("{program}: {error}")))?;
         let streams: [Option<Box<dyn Read + Send>>; 2] = [
             child.stdout.take().map(|stream| Box::new(stream) as _),
             child.stderr.take().map(|stream| Box::new(stream) as _),
@@ -149,7 +157,11 @@ impl LogTail {
     pub(crate) fn finish(mut self) -> LogSummary {
         std::thread::sleep(LINGER);
         self.end.store(true, Ordering::Relaxed);
+        let mut gap = None;
         if let Some(child) = &mut self.child {
+            if let Ok(Some(status)) = child.try_wait() {
+                gap = Some(format!("the command that follows the log ended by itself: {status}"));
+            }
             // Both fail only if the command has ended by itself.
             let _ = child.kill();
             let _ = child.wait();
@@ -159,7 +171,7 @@ impl LogTail {
             let _ = thread.join();
         }
         let found = std::mem::take(&mut *lock(&self.found));
-        summarise(found)
+        LogSummary { gap, ..summarise(found) }
     }
 }
 
@@ -187,6 +199,7 @@ impl<'a> Intake<'a> {
             parser.line(line, &mut |record| {
                 if found.records.len() < MOST {
                     found.records.push(record);
+                    found.read_at.push(Instant::now());
                 }
             });
         });
@@ -290,6 +303,8 @@ fn summarise(found: Found) -> LogSummary {
         accept_len: (steps > 0.0).then(|| tokens / steps),
         warnings,
         records: found.records,
+        read_at: found.read_at,
+        gap: None,
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dialects::metrics::{Metric, Scrape, parse};
 use serde::Serialize;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -43,22 +43,36 @@ pub struct MetricsSummary {
     pub accept_len: Option<f64>,
     /// Requests that lost their place in between.
     pub preemptions: Option<f64>,
+    /// Every read.
+    #[serde(skip)]
+    pub(crate) reads: Vec<Read>,
 }
 
 /// One read.
-type Read = (Instant, Scrape);
+pub(crate) type Read = (Instant, Scrape);
 
 /// Reads the metrics until it is finished.
 pub(crate) struct MetricsWatch {
     end: oneshot::Sender<()>,
+    marks: mpsc::Sender<oneshot::Sender<()>>,
     task: JoinHandle<Result<Vec<Read>, String>>,
 }
 
 impl MetricsWatch {
     pub(crate) fn start(client: &Arc<Client>) -> MetricsWatch {
         let (end, ended) = oneshot::channel();
-        let task = tokio::spawn(watch(client.clone(), ended));
-        MetricsWatch { end, task }
+        let (marks, marked) = mpsc::channel(1);
+        let task = tokio::spawn(watch(client.clone(), ended, marked));
+        MetricsWatch { end, marks, task }
+    }
+
+    /// Reads now, so that what follows is told apart from what came before.
+    pub(crate) async fn mark(&self) {
+        let (done, is_done) = oneshot::channel();
+        // A watch that has ended reads no more: both sides fail, which is all there is to say.
+        if self.marks.send(done).await.is_ok() {
+            let _ = is_done.await;
+        }
     }
 
     /// Reads once more and sums up.
@@ -66,17 +80,23 @@ impl MetricsWatch {
         // If the task is gone already, its result says why.
         let _ = self.end.send(());
         let reads = self.task.await.map_err(|error| format!("metrics: {error}"))??;
-        Ok(summarise(&reads))
+        let summary = summarise(&reads);
+        Ok(MetricsSummary { reads, ..summary })
     }
 }
 
-async fn watch(client: Arc<Client>, mut ended: oneshot::Receiver<()>) -> Result<Vec<Read>, String> {
+async fn watch(
+    client: Arc<Client>,
+    mut ended: oneshot::Receiver<()>,
+    mut marked: mpsc::Receiver<oneshot::Sender<()>>,
+) -> Result<Vec<Read>, String> {
     let mut reads = Vec::new();
     let mut ticks = tokio::time::interval(INTERVAL);
     loop {
-        let last = tokio::select! {
-            _ = &mut ended => true,
-            _ = ticks.tick() => false,
+        let (last, mark) = tokio::select! {
+            _ = &mut ended => (true, None),
+            Some(mark) = marked.recv() => (false, Some(mark)),
+            _ = ticks.tick() => (false, None),
         };
         match client.get("/metrics").await {
             Ok(text) if reads.len() < MOST => reads.push((Instant::now(), parse(&text))),
@@ -84,6 +104,10 @@ async fn watch(client: Arc<Client>, mut ended: oneshot::Receiver<()>) -> Result<
             // A server without metrics is not asked again; one that misses a beat is.
             Err(error) if reads.is_empty() => return Err(error),
             Err(_) => {}
+        }
+        if let Some(mark) = mark {
+            // Whoever asked may have given up.
+            let _ = mark.send(());
         }
         if last {
             return Ok(reads);
@@ -111,6 +135,7 @@ fn summarise(reads: &[Read]) -> MetricsSummary {
         verify_steps: delta.get(Metric::VerifySteps),
         accept_len: delta.accept_len(),
         preemptions: delta.get(Metric::Preemptions),
+        reads: Vec::new(),
     }
 }
 

@@ -5,6 +5,8 @@
 //! What a scripted engine can show is tested in the crate `api`.
 
 mod answers;
+mod archaeology;
+mod baseline;
 mod checkpoints;
 mod commands;
 mod concurrency;
@@ -12,9 +14,12 @@ mod eval;
 mod ledger;
 mod lifecycle;
 mod limits;
+mod plan;
 mod prefixes;
+mod probe;
 mod prompts;
 mod server;
 mod speculation;
+mod stand_in;
 mod stops;
 mod variants;
