@@ -241,6 +241,7 @@ fn options(
     let checkpoint = launch.source.checkpoint();
     let (config, generation) = (checkpoint.config(), checkpoint.generation());
     let sampling = launch::default_sampling(generation);
+    server_info.insert("engine".into(), json!(dialects::Engine::Outrider.name()));
     server_info.insert("version".into(), json!(env!("CARGO_PKG_VERSION")));
     server_info.insert("plan".into(), json!(plan.to_string().lines().collect::<Vec<_>>()));
     Ok(ApiOptions {

@@ -91,7 +91,12 @@ pub fn parse(text: &str) -> Option<Info> {
         .filter(|(key, _)| {
             !matches!(
                 key.as_str(),
-                "internal_states" | "max_total_num_tokens" | "engine" | "plan" | "scheduler_info"
+                "internal_states"
+                    | "max_total_num_tokens"
+                    | "engine"
+                    | "plan"
+                    | "hardware"
+                    | "scheduler_info"
             )
         })
         .collect();

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::server::{Server, eventually, failure_of, outrider, run, stdout_of};
 use crate::stand_in::{Pieces, StandIn, delta, event};
 
-const QUICK: &[&str] = &["--runs", "6", "--precision", "0", "--no-cache-pass"];
+const QUICK: &[&str] = &["--precision", "0", "--no-cache-pass"];
 
 fn probe(url: &str, flags: &[&str]) -> Value {
     let output = run(&[&["probe", url, "--json"], QUICK, flags].concat(), "");
@@ -54,7 +54,16 @@ fn client_and_server_agree_about_our_own() {
     let server = Logged::start(&log, &flags);
     let report = probe(
         &server.url,
-        &["--set", "code,chat", "--max-tokens", "96", "--log", log.to_str().unwrap()],
+        &[
+            "--runs",
+            "6",
+            "--set",
+            "code,chat",
+            "--max-tokens",
+            "96",
+            "--log",
+            log.to_str().unwrap(),
+        ],
     );
     assert_eq!(report["schema"], "probe/1");
     assert_eq!(report["requests"].as_array().unwrap().len(), 12);
@@ -123,7 +132,7 @@ fn sglang_page(path: &str, n: usize) -> Option<String> {
 #[test]
 fn sglang_with_several_tokens_in_an_event() {
     let server = StandIn::start(sglang_chat, sglang_page);
-    let report = probe(&server.url(), &[]);
+    let report = probe(&server.url(), &["--runs", "6"]);
     let class = &report["summary"]["classes"][0];
     assert_eq!(report["requests"][0]["out"], 31);
     assert!((class["tokens_per_chunk"].as_f64().unwrap() - 31.0 / 11.0).abs() < 1e-9);
@@ -163,7 +172,7 @@ fn vllm_page(path: &str, n: usize) -> Option<String> {
 #[test]
 fn vllm_without_usage_and_with_answers_that_break_off() {
     let server = StandIn::start(vllm_chat, vllm_page);
-    let report = probe(&server.url(), &["--runs", "12"]);
+    let report = probe(&server.url(), &[]);
     let failures: Vec<&str> = report["failures"]
         .as_array()
         .unwrap()
