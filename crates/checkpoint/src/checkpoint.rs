@@ -2,14 +2,17 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
 use crate::fields::parse_object;
-use crate::names::{self, TensorSpec};
-use crate::safetensors::{DType, Entry, Shard, Tensor};
-use crate::{CheckpointError, GenerationConfig, ModelConfig};
+use crate::files::{EmbeddedFiles, Files};
+use crate::found::{Found, Taken, check_shape};
+use crate::names;
+use crate::restore::{Scales, Values};
+use crate::shard::{Entry, Shard};
+use crate::{CheckpointError, DType, GenerationConfig, ModelConfig, Tensor};
 
 /// A model's files, checked, with its weights mapped on demand.
 #[derive(Debug)]
@@ -19,8 +22,8 @@ pub struct Checkpoint {
     config: ModelConfig,
     generation: GenerationConfig,
     pub(crate) shards: Vec<Shard>,
-    /// By canonical name: shard index and entry. Holds the needed tensors only.
-    pub(crate) tensors: BTreeMap<String, (usize, Entry)>,
+    /// The needed tensors only.
+    pub(crate) tensors: Taken,
     draft_head: DraftHead,
     skipped: Skipped,
     warnings: Vec<String>,
@@ -47,138 +50,16 @@ pub struct Skipped {
     pub bytes: u64,
 }
 
-/// The files of a checkpoint that is part of the program.
-#[derive(Clone, Copy, Debug)]
-pub struct EmbeddedFiles {
-    /// `config.json`.
-    pub config: &'static [u8],
-    /// `generation_config.json`.
-    pub generation_config: &'static [u8],
-    /// `model.safetensors`.
-    pub weights: &'static [u8],
-    /// `tokenizer.json`.
-    pub tokenizer: &'static [u8],
-    /// `tokenizer_config.json`.
-    pub tokenizer_config: &'static [u8],
-    /// `chat_template.jinja`.
-    pub chat_template: &'static [u8],
-}
-
-#[derive(Debug)]
-enum Files {
-    Folder(PathBuf),
-    Embedded(EmbeddedFiles),
-}
-
-pub(crate) const SINGLE: &str = "model.safetensors";
-pub(crate) const INDEX: &str = "model.safetensors.index.json";
-
-impl Files {
-    /// The bytes of a file; `None` when there is no such file.
-    fn read(&self, name: &str) -> Result<Option<Cow<'static, [u8]>>, CheckpointError> {
-        match self {
-            Self::Folder(folder) => {
-                let path = folder.join(name);
-                match std::fs::read(&path) {
-                    Ok(bytes) => Ok(Some(Cow::Owned(bytes))),
-                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-                    Err(e) => Err(CheckpointError::io("read", &path, e)),
-                }
-            }
-            Self::Embedded(files) => Ok(match name {
-                "config.json" => Some(files.config),
-                "generation_config.json" => Some(files.generation_config),
-                "tokenizer.json" => Some(files.tokenizer),
-                "tokenizer_config.json" => Some(files.tokenizer_config),
-                "chat_template.jinja" => Some(files.chat_template),
-                _ => None,
-            }
-            .map(Cow::Borrowed)),
-        }
-    }
-
-    fn required(&self, name: &str, why: &str) -> Result<Cow<'static, [u8]>, CheckpointError> {
-        self.read(name)?.ok_or_else(|| self.missing(name, why))
-    }
-
-    fn missing(&self, name: &str, why: &str) -> CheckpointError {
-        let path = match self {
-            Self::Folder(folder) => folder.join(name),
-            Self::Embedded(_) => PathBuf::from(name),
-        };
-        CheckpointError::MissingFile { path, why: why.to_string() }
-    }
-
-    /// Opens all weight files: `model.safetensors`, or else the shards that the index names.
-    fn shards(&self) -> Result<Vec<Shard>, CheckpointError> {
-        let folder = match self {
-            Self::Embedded(files) => return Ok(vec![Shard::embedded(SINGLE, files.weights)]),
-            Self::Folder(folder) => folder,
-        };
-        let single = folder.join(SINGLE);
-        if single.exists() {
-            return Ok(vec![Shard::open(&single, SINGLE)?]);
-        }
-        let index = self.required(INDEX, "there is no model.safetensors either, so no weights")?;
-        let by_shard = shard_names(&index)?;
-        let absent: Vec<_> = by_shard.iter().filter(|(s, _)| !folder.join(s).exists()).collect();
-        if let Some((first, tensor)) = absent.first() {
-            return Err(CheckpointError::MissingFile {
-                path: folder.join(first),
-                why: format!(
-                    "the index puts `{tensor}` in it; {} of {} weight files are missing, \
-                     the download may be incomplete",
-                    absent.len(),
-                    by_shard.len()
-                ),
-            });
-        }
-        by_shard.keys().map(|name| Shard::open(&folder.join(name), name)).collect()
-    }
-
-    fn location(&self) -> String {
-        match self {
-            Self::Folder(folder) => folder.display().to_string(),
-            Self::Embedded(_) => "the embedded model".to_string(),
-        }
-    }
-}
-
-/// File names of the shards, each with one tensor that the index puts there.
-pub(crate) fn shard_names(index: &[u8]) -> Result<BTreeMap<String, String>, CheckpointError> {
-    let object = parse_object(INDEX, index)?;
-    let Some(Value::Object(map)) = object.get("weight_map") else {
-        return Err(CheckpointError::config(INDEX, "`weight_map` is missing or not an object"));
-    };
-    let mut shards = BTreeMap::new();
-    for (tensor, file) in map {
-        match file.as_str() {
-            Some(file) if is_plain_name(file) => {
-                shards.entry(file.to_string()).or_insert_with(|| tensor.clone());
-            }
-            _ => {
-                let problem = format!("`{tensor}` is in {file}; a file name is needed");
-                return Err(CheckpointError::config(INDEX, problem));
-            }
-        }
-    }
-    Ok(shards)
-}
-
-/// One path component that is neither hidden nor a parent: an index must not reach elsewhere.
-fn is_plain_name(name: &str) -> bool {
-    !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
-}
-
 impl Checkpoint {
-    /// Opens a Hugging Face folder and checks it.
+    /// Opens a Hugging Face folder or a GGUF file (any shard of it, or the folder that holds it
+    /// and no other) and checks it.
     ///
     /// # Errors
     /// When a file is missing or damaged, when the configuration asks for something that is not
     /// supported, or when a tensor is missing, is in two files, or has another shape or type than
     /// the configuration implies.
-    pub fn open(folder: &Path) -> Result<Self, CheckpointError> {
-        Self::from_files(Files::Folder(folder.to_path_buf()))
+    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+        Self::from_files(Files::at(path)?)
     }
 
     /// Opens a checkpoint whose files are part of the program; the same checks apply.
@@ -192,16 +73,15 @@ impl Checkpoint {
     fn from_files(files: Files) -> Result<Self, CheckpointError> {
         let why = "a checkpoint folder has one; is this the right folder?";
         let config_bytes = files.required("config.json", why)?.into_owned();
-        let mut config = ModelConfig::parse("config.json", &config_bytes)?;
+        let mut config = ModelConfig::parse(&files.config_name(), &config_bytes)?;
         let generation = GenerationConfig::parse(
             files.read("generation_config.json")?.as_deref(),
             &config.eos_token_ids,
         )?;
-        let shards = files.shards()?;
-        let mut found = Found::read(&shards)?;
-        let mut warnings = Vec::new();
+        let (shards, entries) = files.weights(&config)?;
+        let mut warnings = files.warnings()?;
         if config.tie_conflict {
-            config.tied = !found.entries.contains_key(names::HEAD);
+            config.tied = !entries.iter().any(|(name, ..)| name == names::HEAD);
             warnings.push(format!(
                 "config.json: `tie_word_embeddings` differs between the top level and text_config; \
                  the files hold {} output matrix, so the two are {}",
@@ -209,19 +89,17 @@ impl Checkpoint {
                 if config.tied { "tied" } else { "not tied" },
             ));
         }
-        let location = files.location();
-        let mut tensors = BTreeMap::new();
-        for spec in names::target(&config) {
-            let entry = found.take(&spec, &shards, &location)?;
-            tensors.insert(spec.name, entry);
-        }
-        let draft_head = found.draft_head(&config, &shards, &location, &mut tensors)?;
+        let mut found = Found::new(&files, &shards, &config, entries)?;
+        let mut tensors = found.target()?;
+        let draft_head = found.draft_head(&mut tensors)?;
+        let rest = found.entries;
         if draft_head == DraftHead::Missing {
-            warnings.push(
-                "config.json declares a draft head (mtp_num_hidden_layers 1) but no tensor name \
-                 starts with `mtp.`: the model runs without speculation"
-                    .to_string(),
-            );
+            let (key, prefix) = files.draft_words(&config);
+            warnings.push(format!(
+                "{} declares a draft head ({key}) but no tensor name starts with `{prefix}`: the \
+                 model runs without speculation",
+                files.config_name(),
+            ));
         }
         let mut checkpoint = Self {
             files,
@@ -234,13 +112,13 @@ impl Checkpoint {
             skipped: Skipped::default(),
             warnings,
         };
-        checkpoint.account_for_rest(found)?;
+        checkpoint.account_for_rest(rest)?;
         Ok(checkpoint)
     }
 
     /// Every tensor that was not taken must be one that cannot change the answer.
-    fn account_for_rest(&mut self, found: Found) -> Result<(), CheckpointError> {
-        for (name, (shard, entry)) in found.entries {
+    fn account_for_rest(&mut self, rest: Taken) -> Result<(), CheckpointError> {
+        for (name, (shard, entry)) in rest {
             if name == names::HEAD && self.config.tied {
                 self.warn_if_untied(shard, &entry)?;
             } else if !names::is_harmless(&name, &self.config) {
@@ -307,16 +185,42 @@ impl Checkpoint {
         self.tensors.contains_key(name)
     }
 
-    /// Stored element type of a needed tensor, by canonical name.
+    /// The element type that a needed tensor is read with, by canonical name.
     pub fn dtype(&self, name: &str) -> Option<DType> {
-        self.tensors.get(name).and_then(|(_, entry)| entry.weight_dtype())
+        self.tensors.get(name).and_then(|(_, entry)| entry.read_dtype())
     }
 
-    /// Maps a tensor, by canonical name (`model.…`, `lm_head.weight`, `mtp.…`).
+    /// Reads a tensor, by canonical name (`model.…`, `lm_head.weight`, `mtp.…`), in its canonical
+    /// form. It is mapped where the file holds it so, and else restored: put in order, scaled.
     ///
     /// # Errors
     /// When the model has no such tensor, its shape is another one, or its file has changed.
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, CheckpointError> {
+        let (tensor, values) = self.ordered(name, shape)?;
+        values.restore(tensor, |scales| self.scales(scales))
+    }
+
+    /// What the state of each value head decays by: `-exp(A_log)`, of a tensor `A_log`. Files that
+    /// hold it in this form are taken at their word, without the detour over the logarithm.
+    ///
+    /// # Errors
+    /// As [`Self::tensor`].
+    pub fn decay(&self, name: &str, n: usize) -> Result<Vec<f32>, CheckpointError> {
+        let (tensor, values) = self.ordered(name, &[n])?;
+        if matches!(values, Values::NegExp) {
+            return Ok(tensor.to_f32());
+        }
+        let a_log = values.restore(tensor, |scales| self.scales(scales))?.to_f32();
+        // Rounded once, from double precision: the same bits as a file that holds the exponential.
+        Ok(a_log.into_iter().map(|a| -libm::exp(f64::from(a)) as f32).collect())
+    }
+
+    /// A tensor in its order, and what its values are.
+    fn ordered(
+        &self,
+        name: &str,
+        shape: &[usize],
+    ) -> Result<(Tensor<'_>, &Values), CheckpointError> {
         let Some((shard, entry)) = self.tensors.get(name) else {
             return Err(CheckpointError::tensor(
                 name,
@@ -326,12 +230,35 @@ impl Checkpoint {
         };
         let shard = &self.shards[*shard];
         check_shape(entry, shape, &shard.name)?;
-        shard.tensor(entry)
+        let tensor = shard.tensor(entry)?;
+        let tensor = match &entry.stored.order {
+            Some(order) => order.restore(tensor),
+            None => tensor,
+        };
+        Ok((tensor, &entry.stored.values))
+    }
+
+    fn scales(&self, scales: &Scales) -> Result<Vec<f32>, CheckpointError> {
+        Ok(self.shards[scales.shard].tensor(&scales.entry)?.to_f32())
     }
 
     /// Stored bytes of all needed tensors, draft head included.
     pub fn weight_bytes(&self) -> u64 {
-        self.tensors.values().map(|(_, entry)| entry.n_bytes()).sum()
+        self.tensors.values().map(|(_, entry)| entry.stored_bytes()).sum()
+    }
+
+    /// How many needed tensors the files hold of each type, and their bytes; most bytes first.
+    pub fn stored_types(&self) -> Vec<(DType, usize, u64)> {
+        let mut types: BTreeMap<DType, (usize, u64)> = BTreeMap::new();
+        for (_, entry) in self.tensors.values() {
+            if let Ok(dtype) = entry.dtype {
+                let (n, bytes) = types.entry(dtype).or_default();
+                (*n, *bytes) = (*n + 1, *bytes + entry.stored_bytes());
+            }
+        }
+        let mut types: Vec<_> = types.into_iter().map(|(t, (n, bytes))| (t, n, bytes)).collect();
+        types.sort_by_key(|(_, _, bytes)| std::cmp::Reverse(*bytes));
+        types
     }
 
     /// Vision tensors and others that are not read.
@@ -388,96 +315,5 @@ impl Checkpoint {
                 "`chat_template` is neither a string nor a list of named templates",
             )),
         }
-    }
-}
-
-/// Every tensor of the files by canonical name; what is needed is taken out one by one.
-struct Found {
-    entries: BTreeMap<String, (usize, Entry)>,
-}
-
-impl Found {
-    fn read(shards: &[Shard]) -> Result<Self, CheckpointError> {
-        let mut entries: BTreeMap<String, (usize, Entry)> = BTreeMap::new();
-        for (i, shard) in shards.iter().enumerate() {
-            for entry in shard.entries()? {
-                let name = names::canonical(&entry.name);
-                if let Some((other, twin)) = entries.get(&name) {
-                    return Err(CheckpointError::tensor(
-                        &entry.name,
-                        &shard.name,
-                        format!(
-                            "it is also in {} as `{}`; one must go",
-                            shards[*other].name, twin.name
-                        ),
-                    ));
-                }
-                entries.insert(name, (i, entry));
-            }
-        }
-        Ok(Self { entries })
-    }
-
-    fn take(
-        &mut self,
-        spec: &TensorSpec,
-        shards: &[Shard],
-        location: &str,
-    ) -> Result<(usize, Entry), CheckpointError> {
-        let Some((i, entry)) = self.entries.remove(&spec.name) else {
-            let (name, shape) = (&spec.name, &spec.shape);
-            let problem = match name.as_str() {
-                names::HEAD => format!(
-                    "missing; `tie_word_embeddings` is false, so the files must hold it, {shape:?}"
-                ),
-                _ => format!(
-                    "missing, also as `{}`; the configuration implies {shape:?}",
-                    names::composite(name)
-                ),
-            };
-            return Err(CheckpointError::tensor(name, location, problem));
-        };
-        let file = &shards[i].name;
-        check_shape(&entry, &spec.shape, file)?;
-        match entry.weight_dtype() {
-            Some(_) => Ok((i, entry)),
-            None => Err(CheckpointError::tensor(
-                &entry.name,
-                file,
-                format!("its type is {}; BF16, F16 and F32 are supported", entry.dtype),
-            )),
-        }
-    }
-
-    /// All of the draft head or nothing of it; a part of it is a damaged checkpoint.
-    fn draft_head(
-        &mut self,
-        config: &ModelConfig,
-        shards: &[Shard],
-        location: &str,
-        tensors: &mut BTreeMap<String, (usize, Entry)>,
-    ) -> Result<DraftHead, CheckpointError> {
-        if config.n_mtp_layers == 0 {
-            return Ok(DraftHead::NotDeclared);
-        }
-        if !self.entries.keys().any(|name| name.starts_with(names::MTP_PREFIX)) {
-            return Ok(DraftHead::Missing);
-        }
-        for spec in names::draft_head(config) {
-            let entry = self.take(&spec, shards, location)?;
-            tensors.insert(spec.name, entry);
-        }
-        Ok(DraftHead::Present)
-    }
-}
-
-fn check_shape(entry: &Entry, shape: &[usize], file: &str) -> Result<(), CheckpointError> {
-    match entry.shape == shape {
-        true => Ok(()),
-        false => Err(CheckpointError::tensor(
-            &entry.name,
-            file,
-            format!("its shape is {:?}; {shape:?} is needed", entry.shape),
-        )),
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::CheckpointError;
 use crate::fields::{Fields, parse_object};
 use crate::rope;
-use crate::safetensors::DType;
+use crate::{DType, Fp8};
 
 /// The model families that the networks implement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +64,8 @@ pub struct ModelConfig {
     pub max_positions: usize,
     /// The weights' type as the file declares it; each tensor's own type is what counts.
     pub dtype: DType,
+    /// How matrices are stored in 8-bit floats, where `quantization_config` says that they are.
+    pub fp8: Option<Fp8>,
     /// End-of-sequence ids of `config.json`; see [`crate::GenerationConfig`] for the union.
     pub eos_token_ids: Vec<u32>,
     /// Beginning-of-sequence id, if any.
@@ -152,6 +154,7 @@ impl ModelConfig {
             n_mtp_layers,
             max_positions: text.size("max_position_embeddings", 1 << 30)?,
             dtype: dtype(text)?,
+            fp8: Fp8::read(text)?,
             eos_token_ids: text.token_ids("eos_token_id")?,
             bos_token_id: text.token_ids("bos_token_id")?.first().copied(),
         })
@@ -211,12 +214,10 @@ fn family(top: Fields<'_>, text: Fields<'_>) -> Result<(Arch, String, String), C
 
 /// Refuses every entry that asks for something that no network here does.
 fn refuse(arch: Arch, text: Fields<'_>) -> Result<(), CheckpointError> {
-    for key in ["quantization_config", "compression_config"] {
-        if text.get(key).is_some() {
-            return Err(text.error(format!(
-                "`{key}`: quantised checkpoints are not supported; take the bfloat16 one"
-            )));
-        }
+    if text.get("compression_config").is_some() {
+        return Err(text.error(
+            "`compression_config`: such checkpoints are not supported; take the bfloat16 one",
+        ));
     }
     for key in ["attention_bias", "mlp_bias", "qkv_bias", "rope_interleaved", "use_sliding_window"]
     {

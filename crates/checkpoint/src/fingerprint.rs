@@ -26,7 +26,7 @@ impl Checkpoint {
         };
         part(&self.config_bytes);
         for (name, (shard, entry)) in &self.tensors {
-            part(format!("{name} {} {:?}", entry.dtype, entry.shape).as_bytes());
+            part(format!("{name} {} {:?}", entry.type_name(), entry.shape).as_bytes());
             let (start, end) = (entry.range.start, entry.range.end);
             let last = entry.n_bytes().saturating_sub(SAMPLE_BYTES);
             for i in 0..N_SAMPLES {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::checkpoint::{INDEX, SINGLE, shard_names};
+use crate::files::{INDEX, SINGLE, shard_names};
 use cache::Repo;
 pub use error::HubError;
 use http::Http;

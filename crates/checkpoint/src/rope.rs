@@ -53,6 +53,7 @@ pub(crate) fn read(
     match (kind, nested) {
         ("default", _) => {}
         ("llama3", Some(rope)) => Llama3::read(rope, key)?.scale(&mut inv_freq),
+        (DIVIDED, Some(rope)) => divide(&mut inv_freq, rope, key)?,
         _ => {
             return Err(text.error(format!(
                 "`{key}.rope_type` is \"{kind}\"; \"default\" and \"llama3\" are supported"
@@ -60,6 +61,30 @@ pub(crate) fn read(
         }
     }
     Ok((rotary_dim, inv_freq))
+}
+
+/// The type of a rope whose every frequency is divided by an entry of `factors`: what GGUF files
+/// hold of llama3 scaling.
+pub(crate) const DIVIDED: &str = "divided";
+
+fn divide(inv_freq: &mut [f32], rope: Fields<'_>, key: &str) -> Result<(), CheckpointError> {
+    let factors = match rope.get("factors") {
+        Some(Value::Array(list)) if list.len() == inv_freq.len() => list,
+        other => {
+            let n = other.and_then(Value::as_array).map_or(0, Vec::len);
+            return Err(rope.error(format!(
+                "`{key}.factors` has {n} entries; one for each of {} frequencies is needed",
+                inv_freq.len()
+            )));
+        }
+    };
+    for (frequency, factor) in inv_freq.iter_mut().zip(factors) {
+        match factor.as_f64().map(|x| x as f32).filter(|x| x.is_finite() && *x > 0.0) {
+            Some(x) => *frequency /= x,
+            None => return Err(rope.wrong(&format!("{key}.factors"), factor, "a number above 0")),
+        }
+    }
+    Ok(())
 }
 
 /// What a family takes for absent entries; no `theta` means that it must be given.

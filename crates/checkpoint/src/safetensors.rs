@@ -1,185 +1,32 @@
-//! One safetensors file: its header, checked, and its tensors, mapped one at a time.
+//! The header of a safetensors file, checked.
 //!
-//! The header is read here and not by the format's own crate so that every error names the tensor.
+//! It is read here and not by the format's own crate so that every error names the tensor.
 
 use std::fmt;
-use std::fs::File;
-use std::ops::Range;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 
-use half::{bf16, f16};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
-use crate::CheckpointError;
-
-/// Element type of a stored weight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DType {
-    /// IEEE single precision.
-    F32,
-    /// The upper half of a single.
-    Bf16,
-    /// IEEE half precision.
-    F16,
-}
-
-impl DType {
-    /// Bytes of one element.
-    pub fn size(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::Bf16 | Self::F16 => 2,
-        }
-    }
-
-    fn parse(name: &str) -> Option<Self> {
-        match name {
-            "F32" => Some(Self::F32),
-            "BF16" => Some(Self::Bf16),
-            "F16" => Some(Self::F16),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for DType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::F32 => "float32",
-            Self::Bf16 => "bfloat16",
-            Self::F16 => "float16",
-        })
-    }
-}
-
-/// A weight as it lies in its file: little-endian, row-major, at any alignment.
-///
-/// The bytes are mapped and unmapped with the value, so a loader that packs one tensor after
-/// another never holds the file beside the packed copy.
-#[derive(Debug)]
-pub struct Tensor<'a> {
-    dtype: DType,
-    shape: Vec<usize>,
-    bytes: Bytes<'a>,
-}
-
-impl Tensor<'_> {
-    /// Element type as stored.
-    pub fn dtype(&self) -> DType {
-        self.dtype
-    }
-
-    /// Extent of every axis, outermost first.
-    pub fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    /// The stored bytes, `product(shape) * dtype.size()` of them.
-    pub fn bytes(&self) -> &[u8] {
-        match &self.bytes {
-            Bytes::Mapped(map) => map,
-            Bytes::Borrowed(bytes) => bytes,
-        }
-    }
-
-    /// All elements as f32, exactly.
-    pub fn to_f32(&self) -> Vec<f32> {
-        let bytes = self.bytes();
-        let pair = |b: &[u8]| u16::from_le_bytes([b[0], b[1]]);
-        match self.dtype {
-            DType::F32 => bytes
-                .chunks_exact(4)
-                .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-                .collect(),
-            DType::Bf16 => {
-                bytes.chunks_exact(2).map(|b| bf16::from_bits(pair(b)).to_f32()).collect()
-            }
-            DType::F16 => bytes.chunks_exact(2).map(|b| f16::from_bits(pair(b)).to_f32()).collect(),
-        }
-    }
-}
-
-#[derive(Debug)]
-enum Bytes<'a> {
-    Mapped(memmap2::Mmap),
-    Borrowed(&'a [u8]),
-}
-
-/// A weight file: a file on disk, or bytes inside the program.
-#[derive(Debug)]
-pub(crate) struct Shard {
-    /// File name, as errors show it.
-    pub(crate) name: String,
-    source: Source,
-}
-
-#[derive(Debug)]
-enum Source {
-    File(File),
-    Static(&'static [u8]),
-}
-
-/// A tensor's entry in a header. `range` counts from the start of the file.
-#[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    pub(crate) name: String,
-    /// As in the file; most types are never read.
-    pub(crate) dtype: String,
-    pub(crate) shape: Vec<usize>,
-    pub(crate) range: Range<u64>,
-}
-
-impl Entry {
-    /// The element type, if it is one that weights may have.
-    pub(crate) fn weight_dtype(&self) -> Option<DType> {
-        DType::parse(&self.dtype)
-    }
-
-    pub(crate) fn n_bytes(&self) -> u64 {
-        self.range.end - self.range.start
-    }
-}
+use crate::restore::Stored;
+use crate::shard::{Entry, Shard};
+use crate::{CheckpointError, DType};
 
 /// The format's own limit on a header.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
+/// The types of the format that weights may have.
+fn dtype(name: &str) -> Option<DType> {
+    match name {
+        "F32" => Some(DType::F32),
+        "BF16" => Some(DType::Bf16),
+        "F16" => Some(DType::F16),
+        "F8_E4M3" => Some(DType::F8E4m3),
+        _ => None,
+    }
+}
+
 impl Shard {
-    pub(crate) fn open(path: &Path, name: &str) -> Result<Self, CheckpointError> {
-        let file = File::open(path).map_err(|e| CheckpointError::io("open", path, e))?;
-        Ok(Self { name: name.to_string(), source: Source::File(file) })
-    }
-
-    pub(crate) fn embedded(name: &str, bytes: &'static [u8]) -> Self {
-        Self { name: name.to_string(), source: Source::Static(bytes) }
-    }
-
-    fn len(&self) -> Result<u64, CheckpointError> {
-        match &self.source {
-            Source::File(file) => Ok(file.metadata().map_err(|e| self.io("examine", e))?.len()),
-            Source::Static(bytes) => Ok(bytes.len() as u64),
-        }
-    }
-
-    fn io(&self, action: &'static str, error: std::io::Error) -> CheckpointError {
-        CheckpointError::io(action, Path::new(&self.name), error)
-    }
-
-    fn bad(&self, problem: impl Into<String>) -> CheckpointError {
-        CheckpointError::header(&self.name, problem)
-    }
-
-    fn truncated(&self, entry: &Entry, has: u64) -> CheckpointError {
-        CheckpointError::Truncated {
-            file: self.name.clone(),
-            tensor: entry.name.clone(),
-            needs: entry.range.end,
-            has,
-        }
-    }
-
     /// Reads and checks the header: every entry is well formed, has as many bytes as its shape
     /// says, overlaps no other and ends within the file.
     pub(crate) fn entries(&self) -> Result<Vec<Entry>, CheckpointError> {
@@ -228,11 +75,10 @@ impl Shard {
         if begin > end || end > u64::MAX - start {
             return Err(bad(format!("its bytes run from {begin} to {end}")));
         }
-        if let Some(dtype) = DType::parse(&raw.dtype) {
-            let needs = raw
-                .shape
-                .iter()
-                .try_fold(dtype.size() as u64, |n, d| n.checked_mul(*d as u64))
+        let dtype = dtype(&raw.dtype).ok_or(raw.dtype);
+        if let Ok(dtype) = &dtype {
+            let needs = dtype
+                .bytes_of(&raw.shape)
                 .ok_or_else(|| bad(format!("the shape {:?} overflows", raw.shape)))?;
             if needs != end - begin {
                 return Err(bad(format!(
@@ -242,7 +88,8 @@ impl Shard {
                 )));
             }
         }
-        Ok(Entry { name, dtype: raw.dtype, shape: raw.shape, range: start + begin..start + end })
+        let range = start + begin..start + end;
+        Ok(Entry { name, dtype, shape: raw.shape, range, stored: Stored::default() })
     }
 
     /// Tensors lie one after another without gaps and fill the file.
@@ -279,54 +126,6 @@ impl Shard {
             extra => Err(self.bad(format!("{extra} bytes follow the last tensor, `{before}`"))),
         }
     }
-
-    /// Copies a small part of the file.
-    pub(crate) fn read(&self, range: Range<u64>) -> Result<Vec<u8>, CheckpointError> {
-        match &self.source {
-            Source::Static(bytes) => Ok(bytes[range.start as usize..range.end as usize].to_vec()),
-            Source::File(file) => {
-                let mut buffer = vec![0; (range.end - range.start) as usize];
-                file.read_exact_at(&mut buffer, range.start).map_err(|e| self.io("read", e))?;
-                Ok(buffer)
-            }
-        }
-    }
-
-    /// Maps one tensor.
-    pub(crate) fn tensor(&self, entry: &Entry) -> Result<Tensor<'_>, CheckpointError> {
-        let Some(dtype) = entry.weight_dtype() else {
-            return Err(CheckpointError::tensor(
-                &entry.name,
-                &self.name,
-                format!("its type is {}; BF16, F16 and F32 are supported", entry.dtype),
-            ));
-        };
-        let bytes = match &self.source {
-            Source::Static(bytes) => {
-                Bytes::Borrowed(&bytes[entry.range.start as usize..entry.range.end as usize])
-            }
-            Source::File(_) if entry.n_bytes() == 0 => Bytes::Borrowed(&[]),
-            Source::File(file) => {
-                // The file was whole when it was opened; a page beyond its end would be a SIGBUS.
-                let has = self.len()?;
-                if has < entry.range.end {
-                    return Err(self.truncated(entry, has));
-                }
-                Bytes::Mapped(map(file, &entry.range).map_err(|e| self.io("map", e))?)
-            }
-        };
-        Ok(Tensor { dtype, shape: entry.shape.clone(), bytes })
-    }
-}
-
-#[allow(unsafe_code)]
-fn map(file: &File, range: &Range<u64>) -> std::io::Result<memmap2::Mmap> {
-    let mut options = memmap2::MmapOptions::new();
-    options.offset(range.start).len((range.end - range.start) as usize);
-    // SAFETY: the mapping is private and read-only and lies within the file, which was checked just
-    // before. Whoever rewrites a weight file while it is being loaded gets wrong weights and
-    // whoever truncates it a SIGBUS, with every program that maps files.
-    unsafe { options.map(file) }
 }
 
 #[derive(Deserialize)]

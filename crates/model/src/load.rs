@@ -1,7 +1,7 @@
 //! From a checkpoint to packed weights.
 
 use checkpoint::config::{LayerKind, ModelConfig};
-use checkpoint::{Checkpoint, CheckpointError, Tensor};
+use checkpoint::{Checkpoint, CheckpointError, DType, Tensor};
 use kernels::{ConvWeight, Cpu, DeltaParams, Matrix, Part, WeightData};
 
 use crate::weights::{DeltaNet, DraftWeights, FullAttention, Layer, Mixer, Weights};
@@ -140,7 +140,6 @@ impl Loader<'_> {
             ],
         )?;
         let conv = self.plain(&name("conv1d.weight"), &[n_channels, 1, d.conv_kernel])?;
-        let a_log = self.plain(&name("A_log"), &[d.n_value_heads])?;
         let state_layer = self.n_linear;
         self.n_linear += 1;
         Ok(DeltaNet {
@@ -149,7 +148,7 @@ impl Loader<'_> {
             params: DeltaParams {
                 b: n_channels + n_values,
                 a: n_channels + n_values + d.n_value_heads,
-                neg_exp_a_log: a_log.iter().map(|a| -libm::expf(*a)).collect(),
+                neg_exp_a_log: self.checkpoint.decay(&name("A_log"), d.n_value_heads)?,
                 dt_bias: self.plain(&name("dt_bias"), &[d.n_value_heads])?,
             },
             norm: self.plain(&name("norm.weight"), &[d.value_dim])?,
@@ -173,7 +172,7 @@ impl Loader<'_> {
     fn matrix(&mut self, k: usize, parts: &[(&str, usize)]) -> Result<Matrix, CheckpointError> {
         let tensors = parts
             .iter()
-            .map(|(name, n)| self.checkpoint.tensor(name, &[*n, k]))
+            .map(|(name, n)| self.checkpoint.tensor(name, &[*n, k]).map(unpacked))
             .collect::<Result<Vec<_>, _>>()?;
         let parts: Vec<Part<'_>> = parts
             .iter()
@@ -181,7 +180,7 @@ impl Loader<'_> {
             .map(|((_, n), tensor)| Part { n: *n, data: weight_data(tensor) })
             .collect();
         let packed = Matrix::pack(self.cpu, k, &parts);
-        self.done_bytes += tensors.iter().map(|t| t.bytes().len() as u64).sum::<u64>();
+        self.done_bytes += tensors.iter().map(Tensor::stored_bytes).sum::<u64>();
         (self.progress)(Progress {
             done_bytes: self.done_bytes,
             total_bytes: self.checkpoint.weight_bytes().max(self.done_bytes),
@@ -203,11 +202,18 @@ impl Loader<'_> {
     }
 }
 
-fn weight_data<'a>(tensor: &'a Tensor<'_>) -> WeightData<'a> {
-    use checkpoint::DType;
+/// A tensor in a type that the kernels pack; the block types as f32.
+fn unpacked(tensor: Tensor<'_>) -> Tensor<'_> {
     match tensor.dtype() {
-        DType::F32 => WeightData::F32(tensor.bytes()),
+        DType::F32 | DType::Bf16 | DType::F16 => tensor,
+        _ => tensor.into_f32(),
+    }
+}
+
+fn weight_data<'a>(tensor: &'a Tensor<'_>) -> WeightData<'a> {
+    match tensor.dtype() {
         DType::Bf16 => WeightData::Bf16(tensor.bytes()),
         DType::F16 => WeightData::F16(tensor.bytes()),
+        _ => WeightData::F32(tensor.bytes()),
     }
 }

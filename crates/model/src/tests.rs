@@ -1,5 +1,6 @@
 //! The networks against the goldens of an independent implementation, and against themselves.
 
+mod gguf;
 mod golden;
 mod invariance;
 

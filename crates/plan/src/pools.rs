@@ -94,7 +94,7 @@ impl<'a> Planner<'a> {
         check(options, model)?;
         let kv_type = options.kv_type.unwrap_or(match model.config.dtype {
             checkpoint::DType::Bf16 => KvType::Bf16,
-            checkpoint::DType::F32 | checkpoint::DType::F16 => KvType::F32,
+            _ => KvType::F32,
         });
         let draft = options.draft_depth > 0;
         let context = options.context_length.unwrap_or(model.config.max_positions);

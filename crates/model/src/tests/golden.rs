@@ -62,7 +62,7 @@ fn check_within(what: &str, ours: &[f32], theirs: &[f32], (peak, rms): (f32, f32
     assert!(worst <= peak && mean <= rms, "{what}: peak {worst:e} rms {mean:e}");
 }
 
-fn check(what: &str, ours: &[f32], theirs: &[f32]) {
+pub(super) fn check(what: &str, ours: &[f32], theirs: &[f32]) {
     check_within(what, ours, theirs, (PEAK, RMS));
 }
 
