@@ -95,10 +95,9 @@ fn fifth(high: u32, i: usize, q: u8) -> u8 {
 fn group(packed: &[u8], i: usize) -> (f32, f32) {
     let (scale, min) = match i {
         0..4 => (packed[i] & 63, packed[i + 4] & 63),
-        _ => (
-            packed[i + 4] & 15 | packed[i - 4] >> 6 << 4,
-            packed[i + 4] >> 4 | packed[i] >> 6 << 4,
-        ),
+        _ => {
+            (packed[i + 4] & 15 | packed[i - 4] >> 6 << 4, packed[i + 4] >> 4 | packed[i] >> 6 << 4)
+        }
     };
     (f32::from(scale), f32::from(min))
 }

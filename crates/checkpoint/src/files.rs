@@ -83,7 +83,11 @@ impl Files {
         }
     }
 
-    pub(crate) fn required(&self, name: &str, why: &str) -> Result<Cow<'static, [u8]>, CheckpointError> {
+    pub(crate) fn required(
+        &self,
+        name: &str,
+        why: &str,
+    ) -> Result<Cow<'static, [u8]>, CheckpointError> {
         self.read(name)?.ok_or_else(|| self.missing(name, why))
     }
 
@@ -199,4 +203,3 @@ pub(crate) fn shard_names(index: &[u8]) -> Result<BTreeMap<String, String>, Chec
 fn is_plain_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
 }
-

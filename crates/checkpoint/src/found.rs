@@ -84,7 +84,7 @@ impl<'a> Found<'a> {
         let bad = |problem: String| CheckpointError::tensor(&entry.name, &shard.name, problem);
         let Some(fp8) = &self.config.fp8 else {
             return Err(bad(
-                "its type is F8_E4M3, but the configuration has no `quantization_config`".into()
+                "its type is F8_E4M3, but the configuration has no `quantization_config`".into(),
             ));
         };
         let [rows, columns] = spec.shape[..] else {

@@ -236,8 +236,11 @@ impl ShardName {
             all.then(|| text.parse::<usize>().ok()).flatten()
         };
         let (number, n) = (digits(number)?, digits(n)?);
-        ((1..=n).contains(&number) && n <= MAX_SHARDS)
-            .then(|| Self { stem: path.with_file_name(stem), number, n })
+        ((1..=n).contains(&number) && n <= MAX_SHARDS).then(|| Self {
+            stem: path.with_file_name(stem),
+            number,
+            n,
+        })
     }
 
     fn all(&self) -> Vec<PathBuf> {

@@ -7,8 +7,9 @@ use anyhow::Result;
 use checkpoint::hub::{self, HubOptions, HubProgress};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// The folder of a model: a local path, or `org/name` from the hub's cache or the hub.
-pub(crate) fn folder(name: &str, revision: Option<&str>) -> Result<PathBuf> {
+/// Where a model is: a local folder or file, or the folder of `org/name` from the hub's cache or the
+/// hub.
+pub(crate) fn path(name: &str, revision: Option<&str>) -> Result<PathBuf> {
     let mut options = HubOptions::from_env();
     if let Some(revision) = revision {
         options.revision = revision.to_owned();

@@ -52,8 +52,8 @@ pub(crate) enum Command {
 /// Which model, and where.
 #[derive(Args, Clone)]
 pub(crate) struct ModelFlags {
-    /// A folder with a checkpoint, a name on the hub (`org/name`), or `outrider-tiny`, the model
-    /// inside this binary [default: outrider-tiny]
+    /// A folder with a checkpoint, a `.gguf` file, a name on the hub (`org/name`), or
+    /// `outrider-tiny`, the model inside this binary [default: outrider-tiny]
     #[arg(value_name = "MODEL")]
     pub(crate) model: Option<String>,
 

@@ -75,7 +75,7 @@ const FLAGS: &[Foreign] = &[
     foreign(
         "load-format",
         &[],
-        Takes::Only(&["auto", "safetensors"]),
+        Takes::Only(&["auto", "safetensors", "gguf"]),
         "the files say what they are",
     ),
     foreign(

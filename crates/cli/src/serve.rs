@@ -243,6 +243,10 @@ fn options(
     let sampling = launch::default_sampling(generation);
     server_info.insert("engine".into(), json!(dialects::Engine::Outrider.name()));
     server_info.insert("version".into(), json!(env!("CARGO_PKG_VERSION")));
+    let types = checkpoint.stored_types().into_iter();
+    let types: Map<String, Value> =
+        types.map(|(dtype, _, bytes)| (dtype.to_string(), json!(bytes))).collect();
+    server_info.insert("weight_types_bytes".into(), types.into());
     server_info.insert("plan".into(), json!(plan.to_string().lines().collect::<Vec<_>>()));
     Ok(ApiOptions {
         backend: engine,

@@ -30,12 +30,13 @@ impl Source {
         let checkpoint = if name == embedded::NAME && !Path::new(&name).exists() {
             Checkpoint::embedded(embedded::FILES)?
         } else {
-            let folder = crate::download::folder(&name, flags.revision.as_deref())?;
-            Checkpoint::open(&folder).with_context(|| format!("cannot use model {name}"))?
+            let path = crate::download::path(&name, flags.revision.as_deref())?;
+            Checkpoint::open(&path).with_context(|| format!("cannot use model {name}"))?
         };
         for warning in checkpoint.warnings() {
             tracing::warn!("{warning}");
         }
+        tracing::info!("weights as stored: {}", type_mix(&checkpoint));
         let skipped = checkpoint.skipped();
         if skipped.n_tensors > 0 {
             tracing::info!(
@@ -55,6 +56,14 @@ impl Source {
     pub(crate) fn is_embedded(&self) -> bool {
         self.name == embedded::NAME
     }
+}
+
+/// What the weights are stored as, most bytes first: `Q4_1 66.4 MB (210 tensors), …`.
+fn type_mix(checkpoint: &Checkpoint) -> String {
+    let part = |(dtype, n, bytes): &(DType, usize, u64)| {
+        format!("{dtype} {:.1} MB ({n} tensors)", *bytes as f64 / 1e6)
+    };
+    checkpoint.stored_types().iter().map(part).collect::<Vec<_>>().join(", ")
 }
 
 /// The instruction set asked for, if this machine has it.

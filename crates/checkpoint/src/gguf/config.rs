@@ -97,15 +97,13 @@ pub(super) fn config(
 }
 
 /// Architecture here, model type and architecture in a `config.json`.
-fn family<'a>(
-    meta: &Meta<'a>,
-) -> Result<(&'a str, &'static str, &'static str), CheckpointError> {
+fn family<'a>(meta: &Meta<'a>) -> Result<(&'a str, &'static str, &'static str), CheckpointError> {
     match meta.text("general.type")? {
         None | Some("model") => {}
         Some(other) => {
-            return Err(meta.error(format!(
-                "`general.type` is \"{other}\"; a file with a model is needed"
-            )));
+            return Err(
+                meta.error(format!("`general.type` is \"{other}\"; a file with a model is needed"))
+            );
         }
     }
     let key = "general.architecture";
@@ -114,8 +112,10 @@ fn family<'a>(
         "qwen35" => Ok((arch, "qwen3_5_text", "Qwen3_5ForCausalLM")),
         "qwen3" => Ok((arch, "qwen3", "Qwen3ForCausalLM")),
         "llama" => Ok((arch, "llama", "LlamaForCausalLM")),
-        other => Err(meta
-            .error(format!("`{key}` is \"{other}\"; qwen35, qwen3 and llama are supported"))),
+        other => {
+            Err(meta
+                .error(format!("`{key}` is \"{other}\"; qwen35, qwen3 and llama are supported")))
+        }
     }
 }
 
@@ -125,9 +125,7 @@ fn refuse(meta: &Meta<'_>, arch: &str) -> Result<(), CheckpointError> {
         let key = format!("{arch}.{suffix}");
         match meta.number(&key)? {
             Some(found) if found != *neutral => {
-                return Err(
-                    meta.error(format!("`{key}` is {found}; only {neutral} is supported"))
-                );
+                return Err(meta.error(format!("`{key}` is {found}; only {neutral} is supported")));
             }
             _ => {}
         }

@@ -110,9 +110,9 @@ fn check_magic(bytes: &[u8]) -> Result<(), String> {
     }
     match u32::from_le_bytes([head[4], head[5], head[6], head[7]]) {
         3 => Ok(()),
-        version @ (1 | 2) => Err(format!(
-            "GGUF version {version}; version 3 is supported, convert the model anew"
-        )),
+        version @ (1 | 2) => {
+            Err(format!("GGUF version {version}; version 3 is supported, convert the model anew"))
+        }
         // Version 3 with its bytes the other way round.
         0x0300_0000 => Err("a big-endian GGUF file; little-endian ones are supported".to_string()),
         version => Err(format!("GGUF version {version}; version 3 is supported")),

@@ -17,11 +17,8 @@ const PRE: &str = "tokenizer.ggml.pre";
 const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
 
 /// Keys of tokens that end a sequence.
-const ENDS: [&str; 3] = [
-    "tokenizer.ggml.eos_token_id",
-    "tokenizer.ggml.eot_token_id",
-    "tokenizer.ggml.eom_token_id",
-];
+const ENDS: [&str; 3] =
+    ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
 /// Control tokens that end a turn or a text wherever they exist: a GGUF file names one end token
 /// where a `generation_config.json` lists several.
 const END_TEXTS: [&str; 5] =
@@ -113,8 +110,7 @@ struct Pre {
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const GPT2: &str =
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const PUNCTUATION: &str = r"[\p{P}\$\+<=>\^~\|]+";
 
 fn pre(name: &str) -> Option<Pre> {
@@ -129,9 +125,7 @@ fn pre(name: &str) -> Option<Pre> {
         }
         "smollm" => Pre { patterns: &[r"\p{N}", GPT2], ..plain },
         "gpt-2" => Pre { patterns: &[GPT2], ..plain },
-        "default" => {
-            Pre { patterns: &[PUNCTUATION, GPT2, r"\p{N}+", "[0-9][0-9][0-9]"], ..plain }
-        }
+        "default" => Pre { patterns: &[PUNCTUATION, GPT2, r"\p{N}+", "[0-9][0-9][0-9]"], ..plain },
         _ => return None,
     })
 }
@@ -273,7 +267,8 @@ fn begin(
     }
     let id = meta.token_id(BOS)?.ok_or_else(|| meta.missing(BOS))?;
     let text = vocabulary.tokens.get(id as usize);
-    let text = text.ok_or_else(|| meta.error(format!("`{BOS}` is {id}; there is no such token")))?;
+    let text =
+        text.ok_or_else(|| meta.error(format!("`{BOS}` is {id}; there is no such token")))?;
     let sequence = |id: &str| json!({ "Sequence": { "id": id, "type_id": 0 } });
     let bos = json!({ "SpecialToken": { "id": text, "type_id": 0 } });
     let mut special = Map::new();

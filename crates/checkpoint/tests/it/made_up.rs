@@ -86,6 +86,7 @@ pub(crate) fn safetensors(tensors: &Tensors) -> Vec<u8> {
             "F16" => safetensors::Dtype::F16,
             "F32" => safetensors::Dtype::F32,
             "U8" => safetensors::Dtype::U8,
+            "F8_E4M3" => safetensors::Dtype::F8_E4M3,
             other => panic!("no such type: {other}"),
         };
         let shape = stored.shape.clone();

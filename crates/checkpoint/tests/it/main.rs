@@ -2,6 +2,10 @@
 
 mod config;
 mod damage;
+mod fp8;
+mod gguf;
+mod gguf_damage;
+mod gguf_files;
 mod golden;
 mod hub;
 mod hub_refusals;
