@@ -19,6 +19,7 @@ use self::header::Header;
 use self::meta::Meta;
 use self::value::Value;
 use crate::config::{Arch, LayerKind};
+use crate::files::Weights;
 use crate::shard::{Entry, Shard, map_file};
 use crate::{CheckpointError, ModelConfig};
 
@@ -168,10 +169,7 @@ impl Gguf {
     }
 
     /// All files and what is in them, under canonical names.
-    pub(crate) fn weights(
-        &self,
-        config: &ModelConfig,
-    ) -> Result<(Vec<Shard>, Vec<(String, usize, Entry)>), CheckpointError> {
+    pub(crate) fn weights(&self, config: &ModelConfig) -> Result<Weights, CheckpointError> {
         let shards = self.paths.iter().map(|path| Shard::open(path, &path.display().to_string()));
         let shards = shards.collect::<Result<_, _>>()?;
         let is_read = |name: &str| config.arch == Arch::Llama && name == ROPE_FACTORS;

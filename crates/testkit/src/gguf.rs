@@ -3,7 +3,7 @@
 mod convert;
 mod quantise;
 
-pub use convert::{converted, tokenizer};
+pub use convert::{converted, skeleton, tokenizer};
 pub use quantise::quantised;
 
 /// A file to be: metadata, then tensors.

@@ -39,7 +39,7 @@ pub fn converted(checkpoint: &Checkpoint, dtype: DType, rope_base: f32) -> GgufF
     metadata(&mut file, config, rope_base);
     let tokens = checkpoint.tokenizer_json().expect("a tokenizer");
     let ends = &checkpoint.generation().eos_token_ids;
-    tokenizer(&mut file, &tokens, config.vocab_size);
+    tokenizer(&mut file, &tokens, "qwen35", config.vocab_size);
     file.number("tokenizer.ggml.eos_token_id", ends[0] as usize);
     if let Some(template) = checkpoint.chat_template().expect("a template") {
         file.text("tokenizer.chat_template", &template);
@@ -94,11 +94,41 @@ fn metadata(file: &mut GgufFile, config: &ModelConfig, rope_base: f32) {
     file.number(&key("full_attention_interval"), first_full.expect("a full layer") + 1);
 }
 
-/// Vocabulary and merges of a `tokenizer.json`.
+/// The rest of a llama that is as small as one can be.
+pub fn skeleton(file: &mut GgufFile, vocab_size: usize) {
+    file.text("general.architecture", "llama");
+    for suffix in [
+        "block_count",
+        "context_length",
+        "attention.head_count",
+        "embedding_length",
+        "feed_forward_length",
+    ] {
+        file.number(&format!("llama.{suffix}"), if suffix == "embedding_length" { 2 } else { 1 });
+    }
+    file.float("llama.attention.layer_norm_rms_epsilon", 1e-5);
+    let mut tensor = |name: &str, shape: &[usize]| {
+        let n = shape.iter().product::<usize>();
+        file.tensor(name, shape, 0, vec![0; n * 4]);
+    };
+    tensor("token_embd.weight", &[vocab_size, 2]);
+    tensor("output_norm.weight", &[2]);
+    for norm in ["attn_norm", "ffn_norm"] {
+        tensor(&format!("blk.0.{norm}.weight"), &[2]);
+    }
+    for square in ["attn_q", "attn_k", "attn_v", "attn_output"] {
+        tensor(&format!("blk.0.{square}.weight"), &[2, 2]);
+    }
+    for (name, shape) in [("ffn_gate", [1, 2]), ("ffn_up", [1, 2]), ("ffn_down", [2, 1])] {
+        tensor(&format!("blk.0.{name}.weight"), &shape);
+    }
+}
+
+/// Vocabulary and merges of a `tokenizer.json`, which cuts text as `pre` names it.
 ///
 /// # Panics
 /// If it is none of a byte-level BPE.
-pub fn tokenizer(file: &mut GgufFile, json: &[u8], vocab_size: usize) {
+pub fn tokenizer(file: &mut GgufFile, json: &[u8], pre: &str, vocab_size: usize) {
     let json: Value = serde_json::from_slice(json).expect("JSON");
     let mut rows: Vec<(String, i32)> = (0..vocab_size).map(|i| (format!("[PAD{i}]"), 5)).collect();
     for (text, id) in json["model"]["vocab"].as_object().expect("a vocabulary") {
@@ -118,7 +148,7 @@ pub fn tokenizer(file: &mut GgufFile, json: &[u8], vocab_size: usize) {
         .collect();
     let kinds: Vec<i32> = rows.iter().map(|(_, kind)| *kind).collect();
     file.text("tokenizer.ggml.model", "gpt2")
-        .text("tokenizer.ggml.pre", "qwen35")
+        .text("tokenizer.ggml.pre", pre)
         .texts("tokenizer.ggml.tokens", rows.iter().map(|(text, _)| text.as_str()))
         .numbers("tokenizer.ggml.token_type", &kinds)
         .texts("tokenizer.ggml.merges", merges.iter().map(String::as_str));
