@@ -143,6 +143,7 @@ fn config(model: &ModelShape) -> Result<ModelConfig, EngineError> {
         n_mtp_layers: model.n_mtp_layers.min(1) as usize,
         max_positions: model.max_positions as usize,
         dtype: DType::Bf16,
+        fp8: None,
         eos_token_ids: Vec::new(),
         bos_token_id: None,
     })
