@@ -45,7 +45,7 @@ fn prompts_at_the_context_limit() {
     assert_eq!(status, 400, "{message}");
     let answer = server.ok(COMPLETIONS, &json!({"prompt": "Hello", "max_tokens": 4}));
     assert_eq!(answer["usage"]["completion_tokens"], 4);
-    server.wait_until_idle();
+    assert!(server.is_idle());
 }
 
 /// What a client gets wrong is told in OpenAI's shape, and the next request works.

@@ -88,33 +88,43 @@ fn a_retry_after_an_abandoned_prefill_answers_like_a_cold_run() {
     }
 }
 
-/// Each turn goes on where the last prompt ended; only what is new is computed.
+/// Each turn goes on exactly where the last prompt ended, however short the turns: only what is new is
+/// computed.
 #[test]
 fn ten_turns_of_a_chat_reuse_their_prefix() {
     let server = Server::start(&[]);
     let cold = Server::start(COLD);
-    let mut messages = vec![json!({"role": "system", "content": prompts::long(3, 60)})];
-    let (mut last_prompt, mut last_cached) = (0, 0);
-    for turn in 0..10 {
-        // Longer than the 128 tokens that a snapshot must save to be taken.
-        let question = format!("Which month comes after May? {}", prompts::long(turn, 120));
-        messages.push(json!({"role": "user", "content": question}));
-        let body = json!({"messages": messages, "temperature": 0, "max_tokens": 60});
-        let answer = server.ok("/v1/chat/completions", &body);
-        let reference = cold.ok("/v1/chat/completions", &body);
-        assert_eq!(answer["choices"], reference["choices"], "turn {turn}");
-        let usage = &answer["usage"];
-        let n_prompt = usage["prompt_tokens"].as_u64().unwrap();
-        let n_cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
-        if turn == 0 {
-            assert_eq!(n_cached, 0);
-        } else {
-            assert!(n_cached > last_cached, "turn {turn}: {n_cached} after {last_cached}");
-            // The last prompt up to its answer, in whole blocks of 64.
-            assert!(n_cached + 64 + 8 > last_prompt, "turn {turn}: {n_cached} of {last_prompt}");
+    for (n_system, n_question) in [(60, 120), (0, 1)] {
+        server.client().post("/flush_cache", &json!({}));
+        let mut messages = Vec::new();
+        if n_system > 0 {
+            messages.push(json!({"role": "system", "content": prompts::long(3, n_system)}));
         }
-        (last_prompt, last_cached) = (n_prompt, n_cached);
-        let content = answer["choices"][0]["message"]["content"].clone();
-        messages.push(json!({"role": "assistant", "content": content}));
+        let rows = server.total("n_prefill_rows");
+        let (mut last_prompt, mut last_cached) = (0, 0);
+        for turn in 0..10 {
+            let question = format!("{turn}? {}", prompts::long(turn, n_question));
+            messages.push(json!({"role": "user", "content": question}));
+            let body = json!({"messages": messages, "temperature": 0, "max_tokens": 20,
+                "chat_template_kwargs": {"enable_thinking": false}});
+            let answer = server.ok("/v1/chat/completions", &body);
+            let reference = cold.ok("/v1/chat/completions", &body);
+            assert_eq!(answer["choices"], reference["choices"], "turn {turn}");
+            let usage = &answer["usage"];
+            let n_prompt = usage["prompt_tokens"].as_u64().unwrap();
+            let n_cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+            if turn == 0 {
+                assert_eq!(n_cached, 0);
+            } else {
+                assert!(n_cached > last_cached, "turn {turn}: {n_cached} after {last_cached}");
+                // All of the last prompt but its generation prompt.
+                assert!(n_cached + 8 > last_prompt, "turn {turn}: {n_cached} of {last_prompt}");
+            }
+            (last_prompt, last_cached) = (n_prompt, n_cached);
+            let content = answer["choices"][0]["message"]["content"].clone();
+            messages.push(json!({"role": "assistant", "content": content}));
+        }
+        let rows = server.total("n_prefill_rows") - rows;
+        assert!(rows < 2 * last_prompt, "{rows} rows computed for prompts up to {last_prompt}");
     }
 }

@@ -144,14 +144,17 @@ impl Server {
         self.state("totals", name)
     }
 
-    /// Waits until no request holds anything; cached prefixes may. The sums are up to date then.
+    /// Waits until clients that left hold nothing any more; cached prefixes may.
     pub(crate) fn wait_until_idle(&self) {
-        eventually("an idle engine", || {
-            let info = self.client.get("/server_info").json();
-            let gauges = &info["internal_states"][0]["gauges"];
-            ["n_running", "n_waiting", "n_slots_used"].iter().all(|name| gauges[name] == 0)
-                && gauges["n_blocks_used"] == gauges["n_blocks_cached"]
-        });
+        eventually("an idle engine", || self.is_idle());
+    }
+
+    /// Whether no request holds anything: true as soon as the last answer has been read.
+    pub(crate) fn is_idle(&self) -> bool {
+        let info = self.client.get("/server_info").json();
+        let gauges = &info["internal_states"][0]["gauges"];
+        ["n_running", "n_waiting", "n_slots_used"].iter().all(|name| gauges[name] == 0)
+            && gauges["n_blocks_used"] == gauges["n_blocks_cached"]
     }
 
     /// Asks it to end, as a service manager does.

@@ -77,7 +77,6 @@ fn acceptance_survives_sampling_and_a_long_conversation() {
             "max_new_tokens": 200, "ignore_eos": true});
         let before = (server.total("n_drafted"), server.total("n_accepted"));
         let answer = server.ok("/generate", &native(prompts::EASY, sampling));
-        server.wait_until_idle();
         let drafted = server.total("n_drafted") - before.0;
         let accepted = server.total("n_accepted") - before.1;
         assert_eq!(drafted, count(&answer, "spec_num_proposed_drafts"));
