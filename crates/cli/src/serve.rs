@@ -247,6 +247,13 @@ fn options(
     let types: Map<String, Value> =
         types.map(|(dtype, _, bytes)| (dtype.to_string(), json!(bytes))).collect();
     server_info.insert("weight_types_bytes".into(), types.into());
+    let output_matrix =
+        if plan.weights.head > 0 { plan.weights.head } else { plan.weights.embedding };
+    let step_bytes = json!({
+        "forward": plan.weights.layers + output_matrix,
+        "draft": plan.weights.draft_head + output_matrix,
+    });
+    server_info.insert("step_bytes".into(), step_bytes);
     server_info.insert("plan".into(), json!(plan.to_string().lines().collect::<Vec<_>>()));
     Ok(ApiOptions {
         backend: engine,

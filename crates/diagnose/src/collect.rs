@@ -6,6 +6,7 @@ pub mod gpu;
 mod gpu_tables;
 mod host;
 pub mod launch;
+pub mod live;
 pub mod probe;
 
 pub use folder::{add_text, from_folder};

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::collect::client::{ClientChange, ClientLog};
 use crate::collect::gpu::GpuSnapshot;
 use crate::collect::launch::Launch;
+use crate::collect::live::StepTimes;
 use crate::collect::probe::Probe;
 use crate::configs::{Edit, Found};
 use crate::logs::LogSummary;
@@ -62,6 +63,9 @@ pub struct Evidence {
     pub scrapes: Vec<Item<Scrape>>,
     /// Answers of information endpoints.
     pub infos: Vec<Item<Info>>,
+    /// Where the time of Outrider's steps went.
+    #[serde(default)]
+    pub steps: Vec<Item<StepTimes>>,
     /// States of the devices.
     pub gpus: Vec<Item<GpuSnapshot>>,
     /// Configurations, from every place where one was found.
@@ -118,6 +122,7 @@ impl Evidence {
         self.tables.extend(other.tables);
         self.scrapes.extend(other.scrapes);
         self.infos.extend(other.infos);
+        self.steps.extend(other.steps);
         self.gpus.extend(other.gpus);
         self.configs.extend(other.configs);
         self.edits.extend(other.edits);

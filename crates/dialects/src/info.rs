@@ -54,6 +54,92 @@ pub struct State {
     pub accept_len_lifetime: Option<f64>,
     /// GiB of weights.
     pub weights_gib: Option<f64>,
+    /// Where the time of Outrider's decode steps went.
+    #[serde(default)]
+    pub steps: Option<Steps>,
+}
+
+/// Sums of Outrider since its start, over the steps that decoded and computed no prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Steps {
+    /// Such steps.
+    pub n_steps: f64,
+    /// Sequences that decoded, summed over them.
+    pub n_rounds: f64,
+    /// Drafts verified.
+    pub n_drafted: f64,
+    /// Drafts accepted.
+    pub n_accepted: f64,
+    /// Seconds in the target's forward pass: with drafts, the verify pass.
+    pub forward_s: f64,
+    /// Seconds in the draft head.
+    pub draft_s: f64,
+    /// Seconds drawing and verifying tokens.
+    pub sample_s: f64,
+    /// Seconds in the rest of the steps.
+    pub other_s: f64,
+    /// Seconds that requests waited before their first row.
+    pub queue_wait_s: f64,
+    /// Requests behind it.
+    pub n_queue_waits: f64,
+    /// Bytes of weights that a forward pass reads; no sum.
+    pub forward_bytes: f64,
+    /// Bytes of weights that one pass of the draft head reads; no sum.
+    pub draft_bytes: f64,
+}
+
+impl Steps {
+    fn parse(info: &Json, internal: &Json) -> Option<Steps> {
+        let totals = internal.get("totals")?;
+        let mut steps: Steps = serde_json::from_value(totals.get("decode")?.clone()).ok()?;
+        let number = |value: &Json, key: &str| value.get(key).and_then(Json::as_f64).unwrap_or(0.0);
+        steps.queue_wait_s = number(totals, "queue_wait_s");
+        steps.n_queue_waits = number(totals, "n_queue_waits");
+        if let Some(bytes) = info.get("step_bytes") {
+            (steps.forward_bytes, steps.draft_bytes) =
+                (number(bytes, "forward"), number(bytes, "draft"));
+        }
+        Some(steps)
+    }
+
+    /// What happened since an earlier answer of the same server; nothing when it was restarted in between, or idle.
+    pub fn since(&self, earlier: &Steps) -> Option<Steps> {
+        let between = Steps {
+            n_steps: self.n_steps - earlier.n_steps,
+            n_rounds: self.n_rounds - earlier.n_rounds,
+            n_drafted: self.n_drafted - earlier.n_drafted,
+            n_accepted: self.n_accepted - earlier.n_accepted,
+            forward_s: self.forward_s - earlier.forward_s,
+            draft_s: self.draft_s - earlier.draft_s,
+            sample_s: self.sample_s - earlier.sample_s,
+            other_s: self.other_s - earlier.other_s,
+            queue_wait_s: self.queue_wait_s - earlier.queue_wait_s,
+            n_queue_waits: self.n_queue_waits - earlier.n_queue_waits,
+            ..*self
+        };
+        (between.n_steps > 0.0 && between.forward_s > 0.0).then_some(between)
+    }
+
+    /// Seconds of a step.
+    pub fn step_s(&self) -> f64 {
+        (self.forward_s + self.draft_s + self.sample_s + self.other_s) / self.n_steps
+    }
+
+    /// Sequences that decode in a step.
+    pub fn running(&self) -> f64 {
+        self.n_rounds / self.n_steps
+    }
+
+    /// Tokens that a sequence gains in a step, bonus included.
+    pub fn accept_len(&self) -> f64 {
+        1.0 + self.n_accepted / self.n_rounds
+    }
+
+    /// Bytes of weights that a step reads: the forward pass, and the draft head once per draft of a sequence.
+    pub fn bytes(&self) -> f64 {
+        self.forward_bytes + self.draft_bytes * self.n_drafted / self.n_rounds
+    }
 }
 
 /// Reads SGLang's or Outrider's `/server_info`, or llama.cpp's `/props`.
@@ -86,6 +172,7 @@ pub fn parse(text: &str) -> Option<Info> {
     state.last_gen_tok_s = number(&internal, "last_gen_throughput");
     state.accept_len_lifetime = number(&internal, "avg_spec_accept_length");
     state.weights_gib = internal.get("memory_usage").and_then(|usage| number(usage, "weight"));
+    state.steps = Steps::parse(&top, &internal);
     let arguments: serde_json::Map<String, Json> = map
         .into_iter()
         .filter(|(key, _)| {
@@ -97,6 +184,7 @@ pub fn parse(text: &str) -> Option<Info> {
                     | "plan"
                     | "hardware"
                     | "scheduler_info"
+                    | "step_bytes"
             )
         })
         .collect();
@@ -154,6 +242,23 @@ mod tests {
         assert_eq!(info.state.max_running, Some(3.0));
         assert_eq!(info.config.version, Version::parse("0.5.23"));
         assert!(!format!("{info:?}").contains("secretword"));
+    }
+
+    #[test]
+    fn steps_of_outrider() {
+        let at = |steps: u32, forward: f64| {
+            let text = format!(
+                r#"{{"engine": "outrider", "model_path": "m", "step_bytes": {{"forward": 100, "draft": 10}}, "internal_states": [{{"totals":
+                {{"queue_wait_s": 0.5, "n_queue_waits": 5, "decode": {{"n_steps": {steps}, "n_rounds": {steps}, "n_drafted": {}, "n_accepted": {steps}, "forward_s": {forward}, "draft_s": 0.5, "sample_s": 0, "other_s": 0}}}}}}]}}"#,
+                3 * steps
+            );
+            parse(&text).unwrap().state.steps.unwrap()
+        };
+        let between = at(300, 3.0).since(&at(100, 1.0)).unwrap();
+        assert_eq!((between.step_s(), between.accept_len(), between.running()), (0.01, 2.0, 1.0));
+        assert_eq!(between.bytes(), 130.0);
+        assert_eq!(at(100, 1.0).since(&at(300, 3.0)), None, "restarted in between");
+        assert_eq!(at(100, 1.0).since(&at(100, 1.0)), None, "idle in between");
     }
 
     #[test]

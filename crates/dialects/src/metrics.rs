@@ -36,6 +36,23 @@ pub enum Metric {
     MaxRunning,
 }
 
+impl Metric {
+    /// Whether it only ever grows, so that the difference of two scrapes is what happened in between.
+    pub fn is_counter(self) -> bool {
+        !matches!(
+            self,
+            Metric::Running
+                | Metric::Waiting
+                | Metric::KvUsage
+                | Metric::StateUsage
+                | Metric::KvTokens
+                | Metric::GenTokS
+                | Metric::AcceptLenInterval
+                | Metric::MaxRunning
+        )
+    }
+}
+
 /// Name without prefix, the quantity, and what a reader must know about it.
 const NAMES: &[(&str, Metric, &str)] = &[
     ("num_running_reqs", Metric::Running, "gauge"),
@@ -118,14 +135,29 @@ impl Scrape {
         self.values.get(&metric).copied()
     }
 
-    /// Accept length over the life of the counters: tokens per verify step, bonus included.
+    /// What was counted since an earlier scrape of the same server; gauges are those of this one. A counter that fell
+    /// was restarted and says nothing.
+    pub fn since(&self, earlier: &Scrape) -> Scrape {
+        let grown = |(&metric, &value): (&Metric, &f64)| {
+            let before = if metric.is_counter() { earlier.get(metric).unwrap_or(0.0) } else { 0.0 };
+            (value >= before).then_some((metric, value - before))
+        };
+        Scrape { engine: self.engine, values: self.values.iter().filter_map(grown).collect() }
+    }
+
+    /// Accept length over the life of the counters: tokens per verify step, bonus included. The first token of a request
+    /// comes from its prefill and is left out where the requests are counted.
     pub fn accept_len(&self) -> Option<f64> {
         if let Some(rounds) = self.get(Metric::DecodeRounds).filter(|&n| n > 0.0) {
             return Some(1.0 + self.get(Metric::Accepted)? / rounds);
         }
         let steps = self.get(Metric::VerifySteps).filter(|&n| n > 0.0)?;
         match self.engine? {
-            Engine::Sglang | Engine::Outrider => Some(self.get(Metric::GenerationTokens)? / steps),
+            Engine::Sglang | Engine::Outrider => {
+                let generated = self.get(Metric::GenerationTokens)?;
+                let first = self.get(Metric::TtftCount).filter(|n| *n < generated);
+                Some((generated - first.unwrap_or(0.0)) / steps)
+            }
             _ => Some(1.0 + self.get(Metric::Accepted)? / steps),
         }
     }
@@ -214,6 +246,22 @@ mod tests {
             "sglang:spec_verify_calls_total{tp_rank=\"0\"} 100\nsglang:generation_tokens_total 275\nsglang:foo NaN\n",
         );
         assert_eq!(sglang.accept_len(), Some(2.75));
+    }
+
+    #[test]
+    fn what_happened_between_two_scrapes() {
+        let at = |running, tokens, steps, requests| {
+            parse(&format!(
+                "sglang:num_running_reqs {running}\nsglang:generation_tokens_total {tokens}\n\
+                 sglang:spec_verify_calls_total {steps}\nsglang:time_to_first_token_seconds_count {requests}\n"
+            ))
+        };
+        let between = at(3, 1310, 540, 20).since(&at(9, 1000, 440, 10));
+        assert_eq!(between.get(Metric::Running), Some(3.0));
+        assert_eq!(between.get(Metric::GenerationTokens), Some(310.0));
+        assert_eq!(between.accept_len(), Some(3.0), "ten first tokens came from prefills");
+        let restarted = at(0, 10, 4, 1).since(&at(0, 1000, 440, 10));
+        assert_eq!(restarted.get(Metric::GenerationTokens), None);
     }
 
     #[test]

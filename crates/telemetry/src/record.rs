@@ -127,6 +127,8 @@ pub struct Totals {
     pub sample_s: f64,
     /// Time in the rest of the steps.
     pub other_s: f64,
+    /// Of all this, the steps that decoded and computed no prompt.
+    pub decode: DecodeSums,
     /// Sum of the waits from submission to the first scheduled row.
     pub queue_wait_s: f64,
     /// Number of these waits.
@@ -139,6 +141,40 @@ pub struct Totals {
     pub itl_s: f64,
     /// Number of these intervals, one per token after the first.
     pub n_itl: u64,
+}
+
+/// Steps in which sequences decoded and no prompt was computed: how fast decoding is, and where its time goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct DecodeSums {
+    /// Such steps.
+    pub n_steps: u64,
+    /// Sequences that decoded, summed over them.
+    pub n_rounds: u64,
+    /// Drafts verified in them.
+    pub n_drafted: u64,
+    /// Drafts accepted in them.
+    pub n_accepted: u64,
+    /// Time in the target's forward pass: with drafts, the verify pass.
+    pub forward_s: f64,
+    /// Time in the draft head.
+    pub draft_s: f64,
+    /// Time drawing and verifying tokens.
+    pub sample_s: f64,
+    /// The rest of the steps.
+    pub other_s: f64,
+}
+
+impl DecodeSums {
+    fn add(&mut self, step: &StepRecord) {
+        self.n_steps += 1;
+        self.n_rounds += step.n_decode_sequences as u64;
+        self.n_drafted += step.n_drafted as u64;
+        self.n_accepted += step.n_accepted as u64;
+        self.forward_s += step.forward_s;
+        self.draft_s += step.draft_s;
+        self.sample_s += step.sample_s;
+        self.other_s += step.other_s;
+    }
 }
 
 /// What the engine shows of itself: readable at any time without waiting for a step.
@@ -173,5 +209,33 @@ impl Totals {
         self.draft_s += step.draft_s;
         self.sample_s += step.sample_s;
         self.other_s += step.other_s;
+        if step.n_decode_sequences > 0 && step.n_prefill_rows == 0 {
+            self.decode.add(step);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_with_a_prompt_says_nothing_about_decoding() {
+        let mut totals = Totals::default();
+        let decode = StepRecord {
+            n_decode_sequences: 2,
+            n_drafted: 6,
+            n_accepted: 3,
+            forward_s: 0.05,
+            draft_s: 0.01,
+            ..StepRecord::default()
+        };
+        totals.add(&decode);
+        totals.add(&StepRecord { n_prefill_rows: 100, forward_s: 1.0, ..decode });
+        totals.add(&StepRecord { n_prefill_rows: 100, ..StepRecord::default() });
+        assert_eq!((totals.n_steps, totals.n_decode_rounds, totals.forward_s), (3, 4, 1.05));
+        let sums = totals.decode;
+        assert_eq!((sums.n_steps, sums.n_rounds, sums.n_accepted), (1, 2, 3));
+        assert_eq!((sums.forward_s, sums.draft_s), (0.05, 0.01));
     }
 }

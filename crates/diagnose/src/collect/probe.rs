@@ -167,6 +167,12 @@ pub fn tokens_per_chunk(requests: &[Request]) -> Option<f64> {
     stats::median(requests.iter().filter(|r| r.chunks > 1.0).map(|r| r.out / r.chunks))
 }
 
+/// The same without the first chunk of each request, which comes from its prefill: tokens per decode step.
+pub fn tokens_per_later_chunk(requests: &[Request]) -> Vec<f64> {
+    let decoding = requests.iter().filter(|r| r.chunks > 2.0 && r.out >= r.chunks);
+    decoding.map(|r| (r.out - 1.0) / (r.chunks - 1.0)).collect()
+}
+
 /// Chunks per second of one stream while it decodes: steps per second, seen from the client.
 pub fn chunk_rates(requests: &[Request]) -> Vec<f64> {
     requests

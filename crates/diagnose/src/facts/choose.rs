@@ -97,16 +97,9 @@ pub(crate) fn case(evidence: &Evidence) -> Case<'_> {
     let now_run = run_of(evidence, Side::Now);
     let before_run = run_of(evidence, Side::Before)
         .filter(|(_, run)| now_run.is_none_or(|(_, now)| !std::ptr::eq(now, *run)));
-    let launch = evidence.launches.iter().filter(|item| item.side != Side::After).max_by(|a, b| {
-        let measured = |item: &Item<Launch>| {
-            item.what.aggregate_tok_s.is_some() || item.what.decode_tok_s.is_some()
-        };
-        measured(a)
-            .cmp(&measured(b))
-            .then(a.what.time.partial_cmp(&b.what.time).unwrap_or(std::cmp::Ordering::Equal))
-    });
     let mut now_config = current_config(evidence, now_run);
     let before_config = earlier_config(evidence, before_run, now_config.as_ref());
+    let launch = launch_of(evidence, before_config.as_ref());
     let goes_on = now_run.is_none_or(|(_, run)| {
         run.asked.is_none()
             && !run.ready
@@ -151,10 +144,31 @@ pub(crate) fn case(evidence: &Evidence) -> Case<'_> {
         (Some(a), Some(b)) => a.what.workload.comparable(&b.what.workload),
         _ => false,
     };
-    measure::side(evidence, &mut now, Side::Now, None);
-    measure::side(evidence, &mut before, Side::Before, launch);
+    // Where only one side has a log, the chunks of the same probe are what both sides measured alike.
+    let by_chunks = fixed_probe && now.run.is_some() != before.run.is_some();
+    for (view, side, launch) in [(&mut now, Side::Now, None), (&mut before, Side::Before, launch)] {
+        if by_chunks {
+            measure::chunks(view);
+        }
+        measure::side(evidence, view, side, launch);
+    }
     measure::both(&mut before, &mut now, fixed_probe);
     Case { evidence, engine, now, before, differences, launch, same_process, fixed_probe }
+}
+
+/// The launch record whose measurement speaks for before: the one of the configuration itself, else the last measured.
+fn launch_of<'a>(evidence: &'a Evidence, before: Option<&InForce<'_>>) -> Option<&'a Item<Launch>> {
+    let found = before.and_then(|before| before.found);
+    let rank = |item: &Item<Launch>| {
+        let what = &item.what;
+        let measured = what.aggregate_tok_s.is_some() || what.decode_tok_s.is_some();
+        let same = found.is_some_and(|f| f.path == item.source && f.time == what.time);
+        (measured, same)
+    };
+    evidence.launches.iter().filter(|item| item.side != Side::After).max_by(|a, b| {
+        let by_time = a.what.time.partial_cmp(&b.what.time);
+        rank(a).cmp(&rank(b)).then(by_time.unwrap_or(std::cmp::Ordering::Equal))
+    })
 }
 
 fn view<'a>(
@@ -377,6 +391,16 @@ fn earlier_config<'a>(
     if header.is_some() {
         return with_command(evidence, header, run);
     }
+    let differs = |found: &Found, needs_effect: bool| {
+        now.is_none_or(|now| {
+            let engine = now.config.engine;
+            found.config.engine == engine
+                && found.config.differences(&now.config).iter().any(|d| {
+                    !needs_effect
+                        || d.factor().is_some_and(|f| !mechanisms::moves(engine, f).is_empty())
+                })
+        })
+    };
     let strong = candidates()
         .filter(|found| {
             found.side == Side::Before && found.origin.is_current()
@@ -384,7 +408,9 @@ fn earlier_config<'a>(
         })
         .filter(|found| found.origin != Origin::LogArgs || run.is_none_or(|run| heads(found, run)))
         .min_by_key(|found| {
-            (found.side != Side::Before, found.origin, std::cmp::Reverse(by_date(found)))
+            // Of many launches the last one with another configuration is what ran before.
+            let same = found.origin == Origin::LaunchRecord && !differs(found, true);
+            (found.side != Side::Before, found.origin, same, std::cmp::Reverse(by_date(found)))
         });
     if strong.is_some() || (now.is_none() && run.is_some()) {
         return with_command(evidence, strong, run);
@@ -397,16 +423,6 @@ fn earlier_config<'a>(
                     && other.name == found.name
                     && now.is_some_and(|now| other.config.differences(&now.config).is_empty())
             })
-    };
-    let differs = |found: &&Found, needs_effect: bool| {
-        now.is_none_or(|now| {
-            let engine = now.config.engine;
-            found.config.engine == engine
-                && found.config.differences(&now.config).iter().any(|d| {
-                    !needs_effect
-                        || d.factor().is_some_and(|f| !mechanisms::moves(engine, f).is_empty())
-                })
-        })
     };
     let weak = |needs_effect: bool| {
         candidates()

@@ -31,6 +31,7 @@ pub(super) fn side(
     }
     log(view);
     chunks(view);
+    steps(evidence, view, side);
     scrapes(evidence, view, side);
     limits(evidence, view, side);
     gpu(view);
@@ -87,7 +88,7 @@ fn probes(view: &mut SideView<'_>) {
 }
 
 /// Without a log, the chunks of a probe tell the decomposition: a server that streams every step sends one chunk per step.
-fn chunks(view: &mut SideView<'_>) {
+pub(super) fn chunks(view: &mut SideView<'_>) {
     let Some(first) = view.probes.first() else { return };
     let (source, workload) = (first.source.clone(), first.what.workload.clone());
     let alike = view.probes.iter().filter(|item| item.what.workload.comparable(&workload));
@@ -98,9 +99,21 @@ fn chunks(view: &mut SideView<'_>) {
         .and_then(|c| c.config.number(Factor::ApiStreamInterval))
         .unwrap_or(1.0);
     if interval <= 1.0 {
-        view.facts.state(Q::AcceptLen, probe::tokens_per_chunk(&requests), &source);
+        let lengths = probe::tokens_per_later_chunk(&requests);
+        view.facts.add(Q::AcceptLen, stats::median_estimate(lengths), &source);
         let rates = stats::sorted(probe::chunk_rates(&requests));
         view.facts.add(Q::StepsPerS, stats::quantile_estimate(&rates, 0.5), &source);
+    }
+}
+
+/// What Outrider counted over its own decode steps.
+fn steps(evidence: &Evidence, view: &mut SideView<'_>, side: Side) {
+    for item in Evidence::of(&evidence.steps, side) {
+        let (facts, sums, source) = (&mut view.facts, &item.what.sums, &item.source);
+        facts.state(Q::AcceptLen, Some(sums.accept_len()), source);
+        facts.state(Q::StepsPerS, Some(1.0 / sums.step_s()), source);
+        facts.state(Q::StepMs, Some(1e3 * sums.step_s()), source);
+        facts.state(Q::Running, Some(sums.running()), source);
     }
 }
 
