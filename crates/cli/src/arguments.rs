@@ -34,6 +34,7 @@ pub(crate) fn of(flags: &ServeFlags) -> Map<String, Value> {
         }),
         "speculative_eagle_topk": spec.speculative_eagle_topk,
         "speculative_num_draft_tokens": spec.speculative_num_draft_tokens,
+        "least_pass_ms": flags.least_pass_ms,
         "decode_log_interval": flags.decode_log_interval,
         "log_level": flags.log_level,
     });

@@ -237,7 +237,7 @@ fn read(path: &Path) -> Result<(Vec<Run>, Value)> {
 }
 
 /// The work of a saved run, so that the new one compares.
-fn same_work(mut args: ProbeArgs, workload: &Workload) -> Result<ProbeArgs> {
+pub(crate) fn same_work(mut args: ProbeArgs, workload: &Workload) -> Result<ProbeArgs> {
     let unknown = || anyhow!("the baseline was measured with other prompts: {}", workload.id);
     let names = workload.id.strip_suffix(&format!("-{VERSION}")).ok_or_else(unknown)?;
     args.sets = names

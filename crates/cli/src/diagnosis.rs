@@ -6,8 +6,13 @@ use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use bench::observe::log_tail::LogSource;
 use clap::Args;
+use diagnose::collect;
 use diagnose::commands::{self, ConfigsArgs, DiagnoseArgs, DiffArgs, EXIT_ERROR, LogsArgs};
+use diagnose::evidence::Evidence;
+
+use crate::live::{self, LiveFlags};
 
 #[derive(Args, Clone)]
 pub(crate) struct LogsFlags {
@@ -62,6 +67,10 @@ pub(crate) struct DiffFlags {
 
 #[derive(Args, Clone)]
 pub(crate) struct DiagnoseFlags {
+    /// Address of the running server, with or without `/v1`
+    #[arg(value_name = "URL", conflicts_with = "evidence")]
+    url: Option<String>,
+
     /// A folder laid out like a host, instead of this machine
     #[arg(long, value_name = "DIR", conflicts_with = "evidence")]
     from_dir: Option<PathBuf>,
@@ -71,16 +80,19 @@ pub(crate) struct DiagnoseFlags {
     evidence: Option<PathBuf>,
 
     /// A log of the server as it runs now; may be given several times
-    #[arg(long, value_name = "FILE")]
-    log: Vec<PathBuf>,
+    #[arg(long, value_name = "FILE|journal:UNIT|docker:NAME")]
+    log: Vec<LogSource>,
 
     /// What is wrong, in the words of whoever noticed
     #[arg(long, value_name = "TEXT")]
     complaint: Option<String>,
 
-    /// Send nothing to any server; this version never does
+    /// Send no requests to the server: only ask what it tells, twice
     #[arg(long)]
     no_probe: bool,
+
+    #[command(flatten)]
+    live: LiveFlags,
 
     /// Write the report as HTML
     #[arg(long, value_name = "FILE")]
@@ -90,9 +102,9 @@ pub(crate) struct DiagnoseFlags {
     #[arg(long, value_name = "FILE")]
     md: Option<PathBuf>,
 
-    /// Write the evidence, to be judged again later
-    #[arg(long, value_name = "FILE")]
-    save_evidence: Option<PathBuf>,
+    /// Write the evidence, to be judged again later; into a folder as evidence.json
+    #[arg(long, visible_alias = "save-evidence", value_name = "FILE|DIR")]
+    save: Option<PathBuf>,
 
     /// Print JSON instead of text
     #[arg(long)]
@@ -101,41 +113,68 @@ pub(crate) struct DiagnoseFlags {
 
 pub(crate) fn logs(flags: &LogsFlags) -> ExitCode {
     let LogsFlags { files, all, plot, json } = flags.clone();
-    finish(|out| commands::logs(&LogsArgs { files, json, all, plot }, out))
+    finish(|out| Ok(commands::logs(&LogsArgs { files, json, all, plot }, out)?))
 }
 
 pub(crate) fn configs(flags: &ConfigsFlags) -> ExitCode {
     let ConfigsFlags { from_dir, since, json } = flags.clone();
-    finish(|out| commands::configs(&ConfigsArgs { from_dir, since_days: since, json }, out))
+    finish(|out| Ok(commands::configs(&ConfigsArgs { from_dir, since_days: since, json }, out)?))
 }
 
 pub(crate) fn diff(flags: &DiffFlags) -> ExitCode {
     let DiffFlags { a, b, from_dir, json } = flags.clone();
-    finish(|out| commands::diff(&DiffArgs { a, b, from_dir, json }, out))
+    finish(|out| Ok(commands::diff(&DiffArgs { a, b, from_dir, json }, out)?))
 }
 
 pub(crate) fn diagnose(flags: &DiagnoseFlags) -> ExitCode {
-    let flags = flags.clone();
-    let args = DiagnoseArgs {
-        from_dir: flags.from_dir,
-        evidence: flags.evidence,
-        logs: flags.log,
-        complaint: flags.complaint,
-        collected: None,
-        json: flags.json,
-        html: flags.html,
-        markdown: flags.md,
-        save_evidence: flags.save_evidence,
+    finish(|out| {
+        let collected = gather(flags)?;
+        let args = DiagnoseArgs {
+            collected: Some(collected),
+            complaint: flags.complaint.clone(),
+            json: flags.json,
+            html: flags.html.clone(),
+            markdown: flags.md.clone(),
+            save_evidence: flags.save.clone().map(|path| match path.is_dir() {
+                true => path.join("evidence.json"),
+                false => path,
+            }),
+            ..DiagnoseArgs::default()
+        };
+        Ok(commands::diagnose(&args, out)?)
+    })
+}
+
+/// Everything that the flags name: saved evidence, a folder, this host, a running server, logs.
+fn gather(flags: &DiagnoseFlags) -> anyhow::Result<Evidence> {
+    let host = match (&flags.evidence, &flags.from_dir) {
+        (Some(path), _) => Some(commands::read_evidence(path)?),
+        (None, Some(folder)) => Some(collect::from_folder(folder)?),
+        (None, None) => None,
     };
-    finish(|out| commands::diagnose(&args, out))
+    let Some(url) = &flags.url else {
+        let mut evidence = host.unwrap_or_else(collect::from_host);
+        for log in &flags.log {
+            // A file that was named and cannot be read is a mistake of the caller.
+            if let LogSource::File(path) = log {
+                collect::add_log(&mut evidence, path)?;
+            } else {
+                live::add_logs(&mut evidence, std::slice::from_ref(log));
+            }
+        }
+        return Ok(evidence);
+    };
+    let order =
+        live::Order { url, flags: &flags.live, logs: &flags.log, probe: !flags.no_probe, host };
+    live::collect(order)
 }
 
 /// Runs a command on standard output; an error is exit code 2, since 1 says nothing here.
-fn finish(run: impl FnOnce(&mut dyn Write) -> Result<u8, diagnose::Error>) -> ExitCode {
+fn finish(run: impl FnOnce(&mut dyn Write) -> anyhow::Result<u8>) -> ExitCode {
     match run(&mut stdout().lock()) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {error:#}");
             ExitCode::from(EXIT_ERROR)
         }
     }

@@ -45,8 +45,8 @@ pub(crate) enum Command {
     Configs(ConfigsFlags),
     /// Lay two configurations side by side
     Diff(DiffFlags),
-    /// Explain why a server is slower than it was, from what its host remembers
-    Diagnose(DiagnoseFlags),
+    /// Explain why a server is slower than it was, from itself and from what its host remembers
+    Diagnose(Box<DiagnoseFlags>),
 }
 
 /// Which model, and where.
@@ -262,6 +262,11 @@ pub(crate) struct ServeFlags {
     /// Seconds that running requests get to finish after Ctrl-C or SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub(crate) drain_timeout: u64,
+
+    /// Let no pass of the network be shorter than this, as on a machine with slower memory: to see
+    /// what other settings are worth there
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) least_pass_ms: Option<u16>,
 
     /// Write one JSON line per step to this file
     #[arg(long, value_name = "FILE")]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use checkpoint::GenerationConfig;
@@ -10,11 +10,13 @@ use engine::config::{EngineConfig, PrefixCache, Speculation};
 use engine::engine::{Engine, Observer};
 use engine::handle::EngineHandle;
 use engine::request::Sampling;
+use model::batch::Forward;
 use model::network::ModelOptions;
 use plan::{BLOCK_LEN, Host, ModelBytes, Plan, PlanOptions};
 use text::{ChatTemplate, TemplateError, Tokenizer};
 
 use crate::flags::{KvChoice, ModelFlags, PoolFlags, SpeculationFlags};
+use crate::paced::Paced;
 use crate::source::{self, Source};
 use crate::speculation;
 
@@ -28,6 +30,8 @@ pub(crate) struct Launch {
     /// None where the checkpoint has none: chat is refused then.
     pub(crate) template: Option<ChatTemplate>,
     model: ModelFlags,
+    /// The least time of a pass, to imitate a slower machine.
+    pub(crate) least_pass: Option<Duration>,
 }
 
 /// The flags that decide a launch.
@@ -75,7 +79,16 @@ impl Launch {
         let tokenizer = Arc::new(Tokenizer::from_json(&checkpoint.tokenizer_json()?)?);
         let template = template(checkpoint, flags.chat_template, &tokenizer)?;
         let model = flags.model.clone();
-        Ok(Self { plan, speculation, prefix_cache, tokenizer, template, model, source })
+        Ok(Self {
+            plan,
+            speculation,
+            prefix_cache,
+            tokenizer,
+            template,
+            model,
+            source,
+            least_pass: None,
+        })
     }
 
     /// Loads the weights and starts the engine; also says how long the load took, in seconds.
@@ -111,7 +124,11 @@ impl Launch {
             speculation: self.speculation,
             prefix_cache: self.prefix_cache,
         };
-        Ok((Engine::start(Box::new(model), config, observer), load_s))
+        let model: Box<dyn Forward + Send> = match self.least_pass {
+            Some(least) => Box::new(Paced { model, least }),
+            None => Box::new(model),
+        };
+        Ok((Engine::start(model, config, observer), load_s))
     }
 }
 

@@ -70,12 +70,13 @@ impl Server {
     fn start(flags: &ServeFlags, listener: TcpListener) -> Result<Self> {
         let arguments = arguments::of(flags);
         tracing::info!("{}", arguments::log_line(&arguments));
-        let launch = Launch::prepare(LaunchFlags {
+        let mut launch = Launch::prepare(LaunchFlags {
             model: &flags.model,
             pools: &flags.pools,
             speculation: &flags.speculation,
             chat_template: flags.chat_template.as_deref(),
         })?;
+        launch.least_pass = flags.least_pass_ms.map(|ms| Duration::from_millis(ms.into()));
         launch.plan.to_string().lines().for_each(|line| tracing::info!("{line}"));
 
         let hardware = ledger::hardware(&launch.plan, &flags.model, flags.memory_bandwidth)?;

@@ -8,6 +8,7 @@ mod host;
 pub mod launch;
 pub mod live;
 pub mod probe;
+pub mod process;
 
 pub use folder::{add_text, from_folder};
 pub use host::{add_log, add_log_stream, from_host};

@@ -202,7 +202,7 @@ pub struct DiagnoseArgs {
     pub logs: Vec<PathBuf>,
     /// What the operator says.
     pub complaint: Option<String>,
-    /// What the caller collected itself, such as a probe of a live server; see [`collect::add_text`].
+    /// What the caller collected itself, instead of the running host or besides what else is named here.
     pub collected: Option<Evidence>,
     /// JSON instead of text.
     pub json: bool,
@@ -239,15 +239,22 @@ pub fn diagnose(args: &DiagnoseArgs, out: &mut dyn Write) -> Result<u8, Error> {
     Ok(report.exit_code)
 }
 
+/// Reads saved evidence.
+///
+/// # Errors
+/// When the file cannot be read or holds something else.
+pub fn read_evidence(path: &Path) -> Result<Evidence, Error> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Error::io(path.display().to_string(), error))?;
+    Evidence::from_json(&text)
+}
+
 fn gather(args: &DiagnoseArgs) -> Result<Evidence, Error> {
-    let mut evidence = match (&args.evidence, &args.from_dir) {
-        (Some(path), _) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| Error::io(path.display().to_string(), error))?;
-            Evidence::from_json(&text)?
-        }
-        (None, Some(folder)) => collect::from_folder(folder)?,
-        (None, None) => collect::from_host(),
+    let mut evidence = match (&args.evidence, &args.from_dir, &args.collected) {
+        (Some(path), _, _) => read_evidence(path)?,
+        (None, Some(folder), _) => collect::from_folder(folder)?,
+        (None, None, Some(_)) => Evidence::new(),
+        (None, None, None) => collect::from_host(),
     };
     if let Some(collected) = &args.collected {
         evidence.merge(collected.clone());

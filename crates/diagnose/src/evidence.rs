@@ -49,6 +49,9 @@ pub struct Item<T> {
 pub struct Evidence {
     /// The name of this form, [`SCHEMA`].
     pub schema: String,
+    /// The address of the running server, where one was asked.
+    #[serde(default)]
+    pub target: Option<String>,
     /// What the operator says: untrusted, one safe line.
     pub complaint: Option<String>,
     /// Notes found beside it, likewise untrusted.
@@ -115,6 +118,7 @@ impl Evidence {
 
     /// Adds everything of another collection.
     pub fn merge(&mut self, other: Evidence) {
+        self.target = self.target.take().or(other.target);
         self.complaint = self.complaint.take().or(other.complaint);
         self.notes.extend(other.notes);
         self.logs.extend(other.logs);

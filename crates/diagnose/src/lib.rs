@@ -11,6 +11,7 @@ pub mod effects;
 pub mod evidence;
 pub mod facts;
 pub mod finding;
+pub mod fix;
 pub mod logs;
 pub mod losses;
 pub mod mechanisms;

@@ -2,9 +2,11 @@
 
 mod build;
 mod notices;
+mod sides;
 
 pub use build::build;
 pub(crate) use build::value;
+pub use sides::{Both, StepReport};
 
 use dialects::{Engine, Kind};
 use serde_json::Value as Json;
@@ -84,6 +86,8 @@ pub struct Report {
     pub version: Option<String>,
     /// The model.
     pub model: Option<String>,
+    /// The address of the server, where a running one was asked.
+    pub target: Option<String>,
     /// Requests that want to run now.
     pub demand: f64,
     /// What the operator said, one safe line.
@@ -104,6 +108,10 @@ pub struct Report {
     pub losses: Vec<Loss>,
     /// The numbers.
     pub rows: Vec<Row>,
+    /// The decomposition of now, client and server side by side.
+    pub sides: Vec<Both>,
+    /// Where the step time went, for a server that tells it.
+    pub step: Option<StepReport>,
     /// Layers on the device before and now, for llama.cpp.
     pub offloaded: Option<(Option<String>, Option<String>)>,
     /// The test of single requests.

@@ -113,6 +113,11 @@ fn collect(
     }
 }
 
+/// Where the arguments of a server begin among the words of its command, and which engine it is.
+pub fn arguments_start(words: &[String]) -> Option<(Engine, usize)> {
+    start_of_server(words).map(|start| (start.engine, start.args))
+}
+
 /// Where a server command was recognised.
 #[derive(Clone, Copy)]
 struct Start {

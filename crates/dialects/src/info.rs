@@ -87,6 +87,8 @@ pub struct Steps {
     pub forward_bytes: f64,
     /// Bytes of weights that one pass of the draft head reads; no sum.
     pub draft_bytes: f64,
+    /// Bytes per second that all cores together can read, where the server was told to measure it; no sum.
+    pub bandwidth: Option<f64>,
 }
 
 impl Steps {
@@ -100,6 +102,9 @@ impl Steps {
             (steps.forward_bytes, steps.draft_bytes) =
                 (number(bytes, "forward"), number(bytes, "draft"));
         }
+        let hardware = info.get("hardware");
+        let gb_per_s = hardware.and_then(|h| h.get("read_gb_per_s")?.as_f64());
+        steps.bandwidth = gb_per_s.map(|gb| gb * 1e9);
         Some(steps)
     }
 
@@ -185,6 +190,7 @@ pub fn parse(text: &str) -> Option<Info> {
                     | "hardware"
                     | "scheduler_info"
                     | "step_bytes"
+                    | "hardware"
             )
         })
         .collect();

@@ -1,7 +1,8 @@
 //! A running server: what its endpoints said before and after some seconds, and which traces on the host are its own.
 
+use dialects::config::Setting;
 use dialects::info::{self, Steps};
-use dialects::{Factor, Version, metrics};
+use dialects::{Config, Engine, Factor, Key, Value, Version, metrics};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
@@ -23,8 +24,6 @@ pub struct StepTimes {
     pub seconds: f64,
     /// What was counted in between.
     pub sums: Steps,
-    /// Bytes per second that all cores together read from this host's memory, where that was measured.
-    pub bandwidth: Option<f64>,
 }
 
 /// The server that a diagnosis is about.
@@ -51,7 +50,7 @@ pub fn add_answers(evidence: &mut Evidence, before: &Answers, after: &Answers, s
         let steps = |text: &str| info::parse(text).and_then(|info| info.state.steps);
         let between = said(before, path)
             .and_then(|earlier| steps(&text)?.since(&steps(&earlier)?))
-            .map(|sums| StepTimes { seconds, sums, bandwidth: None });
+            .map(|sums| StepTimes { seconds, sums });
         let source = format!("{path} over {seconds:.0} s");
         evidence.steps.extend(between.map(|what| Item { side: Side::Now, source, what }));
         break;
@@ -84,6 +83,51 @@ pub fn add_answers(evidence: &mut Evidence, before: &Answers, after: &Answers, s
 fn version(text: &str) -> Option<Version> {
     let json: Json = serde_json::from_str(text).ok()?;
     json.get("version")?.as_str().and_then(Version::parse)
+}
+
+/// Adds a measurement that was saved when the server was good: the JSON of its run, and its settings by factor.
+///
+/// What was saved may be anything that an older version wrote; what cannot be read is a gap.
+pub fn add_baseline(evidence: &mut Evidence, name: &str, run: &Json, settings: &Json) {
+    let source = format!("baseline {name}");
+    if !folder::add_text(evidence, Side::Before, &source, &run.to_string()) {
+        return evidence.gaps.push(format!("{source}: not a measurement"));
+    }
+    let time = run.get("taken_at").and_then(Json::as_str).and_then(dialects::log::parse_iso);
+    match settings_of(settings) {
+        Some(config) => evidence.configs.push(Found {
+            side: Side::Before,
+            origin: Origin::LaunchRecord,
+            path: source,
+            line: None,
+            time,
+            name: name.to_owned(),
+            config,
+            command: None,
+        }),
+        None => evidence.gaps.push(format!("{source}: the configuration was not saved with it")),
+    }
+}
+
+/// A configuration saved as values by factor.
+pub fn settings_of(settings: &Json) -> Option<Config> {
+    let map = settings.as_object()?;
+    let engine = map.get("engine.name")?.as_str().and_then(Engine::from_name)?;
+    let mut config = Config::new(engine);
+    config.whole = true;
+    config.version = map.get("engine.version").and_then(Json::as_str).and_then(Version::parse);
+    for (name, value) in map {
+        let key = match name.strip_prefix("raw.") {
+            Some(raw) => Key::Raw(raw.to_owned()),
+            None => match Factor::from_name(name) {
+                Some(Factor::EngineName | Factor::EngineVersion) | None => continue,
+                Some(factor) => Key::Known(factor),
+            },
+        };
+        let Ok(value) = serde_json::from_value::<Value>(value.clone()) else { continue };
+        config.settings.insert(key, Setting { value, flag: name.clone(), resolved: false });
+    }
+    Some(config)
 }
 
 /// Keeps what can speak for the target where a host has several servers.

@@ -4,7 +4,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::quantity::Quantity as Q;
 use crate::rank::Suspect;
-use crate::report::{Report, Row};
+use crate::report::{Report, Row, StepReport};
 
 /// The JSON report.
 pub fn json(report: &Report) -> Json {
@@ -26,6 +26,7 @@ pub fn json(report: &Report) -> Json {
         "engine": report.engine,
         "version": report.version,
         "model": report.model,
+        "target": report.target,
         "complaint": report.complaint,
         "primary": primary,
         "mechanism": report.mechanism,
@@ -34,6 +35,8 @@ pub fn json(report: &Report) -> Json {
         "suspects": report.suspects.iter().enumerate().map(|(i, s)| suspect(i + 1, s)).collect::<Vec<_>>(),
         "losses": report.losses.iter().map(|loss| json!({ "felt": loss.felt.name(), "before": loss.before, "now": loss.now, "unit": loss.felt.unit() })).collect::<Vec<_>>(),
         "decomposition": decomposition(report),
+        "measured_now": report.sides.iter().map(|both| json!({ "name": both.quantity.name(), "unit": both.quantity.unit(), "client": both.client, "server": both.server })).collect::<Vec<_>>(),
+        "step": report.step.as_ref().map(step),
         "observed": observed(report),
         "statistics": statistics(report),
         "predicted": report.predicted.as_ref().map(|p| json!({ "metric": p.metric, "range": [p.range.lo, p.range.hi], "basis": p.basis })),
@@ -80,6 +83,19 @@ fn decomposition(report: &Report) -> Json {
         out.insert("offloaded_layers".to_owned(), json!({ "before": before, "now": now, "definition": "layers on the device / all layers" }));
     }
     out.into()
+}
+
+fn step(step: &StepReport) -> Json {
+    let parts: Map<String, Json> =
+        step.parts.iter().map(|(name, s)| (format!("{name}_s"), json!(s))).collect();
+    json!({
+        "step_s": step.step_s,
+        "parts": parts,
+        "queue_s": step.queue_s,
+        "bytes": step.bytes,
+        "bytes_per_s": step.bytes_per_s,
+        "bandwidth": step.bandwidth,
+    })
 }
 
 fn number(row: &Row) -> Json {

@@ -2,7 +2,7 @@
 
 use crate::quantity::Quantity as Q;
 use crate::rank::Suspect;
-use crate::report::{Report, Verdict, value};
+use crate::report::{Report, StepReport, Verdict, value};
 use crate::text;
 
 /// Characters per line.
@@ -26,6 +26,7 @@ pub fn text(report: &Report) -> String {
     out.push_str(&wrapped("VERDICT  ", &format!("{}: {}", headline(report), report.summary)));
     out.push('\n');
     out.push_str(&numbers(report));
+    out.push_str(&sides(report));
     out.push_str(&suspects(report));
     out.push_str(&change(report));
     for timing in report.timing.iter().take(2) {
@@ -165,6 +166,50 @@ fn numbers(report: &Report) -> String {
         return String::new();
     }
     format!("{}\n", text::table(&rows, &[false, true, true, true]))
+}
+
+/// Client and server in the same seconds, and the parts of a step.
+fn sides(report: &Report) -> String {
+    let mut out = String::new();
+    if !report.sides.is_empty() {
+        let cell = |value: Option<f64>| value.map_or("-".to_owned(), text::number);
+        let head = ["  MEASURED NOW", "client", "server"].map(str::to_owned).to_vec();
+        let rows = report.sides.iter().map(|both| {
+            vec![format!("    {}", both.quantity.name()), cell(both.client), cell(both.server)]
+        });
+        let rows: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
+        out.push_str(&text::table(&rows, &[false, true, true]));
+    }
+    if let Some(step) = &report.step {
+        out.push_str(&wrapped("STEP  ", &step_words(step)));
+    }
+    if !out.is_empty() {
+        out.push('\n');
+    }
+    out
+}
+
+/// `2.1 ms: draft 0.5 (24 %), verify …; 12 MB of weights = 6.1 of 10 GB/s`.
+pub(super) fn step_words(step: &StepReport) -> String {
+    let ms = |seconds: f64| text::number(1e3 * seconds);
+    let parts: Vec<String> = step
+        .parts
+        .iter()
+        .map(|(name, s)| format!("{name} {} ({})", ms(*s), text::percent(s / step.step_s)))
+        .collect();
+    let mut out = format!("{} ms: {}", ms(step.step_s), parts.join(", "));
+    if let Some(queue) = step.queue_s {
+        out += &format!("; {} ms in the queue per request", ms(queue));
+    }
+    if let (Some(bytes), Some(rate)) = (step.bytes, step.bytes_per_s) {
+        let of = step.bandwidth.map_or(String::new(), |b| format!(" of {}", text::number(b / 1e9)));
+        out += &format!(
+            "; {} MB of weights per step = {}{of} GB/s",
+            text::number(bytes / 1e6),
+            text::number(rate / 1e9)
+        );
+    }
+    out
 }
 
 fn suspects(report: &Report) -> String {

@@ -4,7 +4,7 @@ use dialects::metrics::Metric;
 use dialects::{Factor, Kind};
 use serde_json::json;
 
-use super::{Report, Row, Verdict, notices};
+use super::{Report, Row, Verdict, notices, sides};
 use crate::collect::probe;
 use crate::evidence::{Evidence, Side};
 use crate::facts::{self, Case};
@@ -47,6 +47,7 @@ pub fn build(evidence: &Evidence) -> Report {
         engine: case.engine,
         version,
         model,
+        target: evidence.target.clone(),
         demand: demand(&case),
         complaint: evidence.complaint.clone(),
         has_cause: cause.is_some(),
@@ -56,6 +57,8 @@ pub fn build(evidence: &Evidence) -> Report {
         timing: timing(&case, cause.is_some()),
         losses: losses.losses.clone(),
         rows: rows(&case),
+        sides: sides::both(&case),
+        step: sides::step(evidence),
         offloaded: offloaded(&case),
         test: losses.test.clone(),
         fix: cause.and_then(|cause| cause.fix.clone()),
