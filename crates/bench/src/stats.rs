@@ -9,7 +9,7 @@ pub mod rank;
 
 pub use change::{ChangePoint, change_points};
 pub use median::{Estimate, median, median_interval, quantile};
-pub use rank::{RankTest, holm, mann_whitney, shift};
+pub use rank::{RankTest, holm, mann_whitney, shift, signed_rank, walsh};
 
 #[cfg(test)]
 mod tests;

@@ -8,10 +8,11 @@ use std::process::ExitCode;
 
 use bench::observe::log_tail::LogSource;
 use clap::Args;
-use diagnose::collect;
+use diagnose::collect::{self, ssh};
 use diagnose::commands::{self, ConfigsArgs, DiagnoseArgs, DiffArgs, EXIT_ERROR, LogsArgs};
 use diagnose::evidence::Evidence;
 
+use crate::fix::LAST_EVIDENCE;
 use crate::live::{self, LiveFlags};
 
 #[derive(Args, Clone)]
@@ -33,11 +34,38 @@ pub(crate) struct LogsFlags {
     json: bool,
 }
 
+/// Another host.
+#[derive(Args, Clone)]
+pub(crate) struct RemoteFlags {
+    /// Look on another host instead, through your own ssh, with a fixed list of commands that read
+    #[arg(long, value_name = "HOST", conflicts_with_all = ["from_dir"])]
+    ssh: Option<String>,
+
+    /// Print that list for HOST and run nothing
+    #[arg(long, requires = "ssh")]
+    print_commands: bool,
+}
+
+impl RemoteFlags {
+    /// The list, where it is asked for; a host that is none is an error before anything is run.
+    fn list(&self, logs: &[LogSource]) -> anyhow::Result<Option<String>> {
+        let Some(host) = &self.ssh else { return Ok(None) };
+        ssh::check(host)?;
+        let logs: Result<Vec<String>, _> =
+            logs.iter().map(|log| ssh::log_command(&log.to_string())).collect();
+        let lines = ssh::command_lines(host, &logs?).join("\n");
+        Ok(self.print_commands.then(|| lines + "\n"))
+    }
+}
+
 #[derive(Args, Clone)]
 pub(crate) struct ConfigsFlags {
     /// A folder laid out like a host, instead of this machine
     #[arg(long, value_name = "DIR")]
     from_dir: Option<PathBuf>,
+
+    #[command(flatten)]
+    remote: RemoteFlags,
 
     /// Leave out what is older than this many days
     #[arg(long, value_name = "DAYS")]
@@ -74,6 +102,9 @@ pub(crate) struct DiagnoseFlags {
     /// A folder laid out like a host, instead of this machine
     #[arg(long, value_name = "DIR", conflicts_with = "evidence")]
     from_dir: Option<PathBuf>,
+
+    #[command(flatten)]
+    remote: RemoteFlags,
 
     /// Saved evidence, judged again instead of collecting any
     #[arg(long, value_name = "FILE")]
@@ -117,8 +148,15 @@ pub(crate) fn logs(flags: &LogsFlags) -> ExitCode {
 }
 
 pub(crate) fn configs(flags: &ConfigsFlags) -> ExitCode {
-    let ConfigsFlags { from_dir, since, json } = flags.clone();
-    finish(|out| Ok(commands::configs(&ConfigsArgs { from_dir, since_days: since, json }, out)?))
+    let ConfigsFlags { from_dir, remote, since, json } = flags.clone();
+    finish(|out| {
+        if let Some(list) = remote.list(&[])? {
+            write!(out, "{list}")?;
+            return Ok(commands::EXIT_OK);
+        }
+        let args = ConfigsArgs { from_dir, ssh: remote.ssh, since_days: since, json };
+        Ok(commands::configs(&args, out)?)
+    })
 }
 
 pub(crate) fn diff(flags: &DiffFlags) -> ExitCode {
@@ -128,10 +166,19 @@ pub(crate) fn diff(flags: &DiffFlags) -> ExitCode {
 
 pub(crate) fn diagnose(flags: &DiagnoseFlags) -> ExitCode {
     finish(|out| {
-        let collected = gather(flags)?;
+        if let Some(list) = flags.remote.list(&flags.log)? {
+            write!(out, "{list}")?;
+            return Ok(commands::EXIT_OK);
+        }
+        let mut collected = gather(flags)?;
+        if let Some(complaint) = &flags.complaint {
+            collected.complaint = Some(dialects::redact::line(complaint, 400));
+        }
+        if flags.from_dir.is_none() && flags.evidence.is_none() {
+            remember(&collected);
+        }
         let args = DiagnoseArgs {
             collected: Some(collected),
-            complaint: flags.complaint.clone(),
             json: flags.json,
             html: flags.html.clone(),
             markdown: flags.md.clone(),
@@ -145,16 +192,32 @@ pub(crate) fn diagnose(flags: &DiagnoseFlags) -> ExitCode {
     })
 }
 
+/// Keeps the evidence for `outrider fix`; where nothing may be written, that command asks for a file.
+fn remember(evidence: &Evidence) {
+    let Some(folder) = crate::ledger::state_folder() else { return };
+    if let Ok(text) = evidence.to_json()
+        && std::fs::create_dir_all(&folder).is_ok()
+    {
+        // A read-only host is no reason not to diagnose.
+        let _ = std::fs::write(folder.join(LAST_EVIDENCE), text);
+    }
+}
+
 /// Everything that the flags name: saved evidence, a folder, this host, a running server, logs.
 fn gather(flags: &DiagnoseFlags) -> anyhow::Result<Evidence> {
-    let host = match (&flags.evidence, &flags.from_dir) {
-        (Some(path), _) => Some(commands::read_evidence(path)?),
-        (None, Some(folder)) => Some(collect::from_folder(folder)?),
-        (None, None) => None,
+    let over_ssh: Vec<String> = flags.log.iter().map(ToString::to_string).collect();
+    let host = match (&flags.evidence, &flags.from_dir, &flags.remote.ssh) {
+        (Some(path), ..) => Some(commands::read_evidence(path)?),
+        (None, Some(folder), _) => Some(collect::from_folder(folder)?),
+        (None, None, Some(host)) => Some(ssh::from_host(host, &over_ssh)?),
+        (None, None, None) => None,
     };
+    // A log is where the server is.
+    let logs = if flags.remote.ssh.is_some() { &[] } else { flags.log.as_slice() };
     let Some(url) = &flags.url else {
+        anyhow::ensure!(!flags.live.bounds.force, "--force probes a server: name its URL");
         let mut evidence = host.unwrap_or_else(collect::from_host);
-        for log in &flags.log {
+        for log in logs {
             // A file that was named and cannot be read is a mistake of the caller.
             if let LogSource::File(path) = log {
                 collect::add_log(&mut evidence, path)?;

@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::baseline::BaselineFlags;
 use crate::diagnosis::{ConfigsFlags, DiagnoseFlags, DiffFlags, LogsFlags};
 use crate::eval::EvalFlags;
+use crate::fix::{FixFlags, ValidateFlags};
 use crate::plan::PlanFlags;
 use crate::probe::ProbeFlags;
 
@@ -47,6 +48,10 @@ pub(crate) enum Command {
     Diff(DiffFlags),
     /// Explain why a server is slower than it was, from itself and from what its host remembers
     Diagnose(Box<DiagnoseFlags>),
+    /// Print the fix of the last diagnosis, put it in force, or take it back
+    Fix(FixFlags),
+    /// Prove a fix with restarts and measurements; one that does not hold is taken back
+    Validate(Box<ValidateFlags>),
 }
 
 /// Which model, and where.

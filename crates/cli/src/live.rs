@@ -31,32 +31,39 @@ const LOG_LIMIT: Duration = Duration::from_secs(60);
 /// Lines of a journal or of a container's log that are read.
 const LOG_LINES: &str = "200000";
 
-/// How a running server is measured.
+/// How much a running server is asked for.
 #[derive(Args, Clone)]
-pub(crate) struct LiveFlags {
+pub(crate) struct ProbeBounds {
     /// Probe although others use the server
-    #[arg(long, requires = "url")]
-    force: bool,
+    #[arg(long)]
+    pub(crate) force: bool,
 
-    /// Most requests of the probe
+    /// Most requests of a probe
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     runs: u16,
 
-    /// Most seconds of the probe
+    /// Most seconds of a probe
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=3600))]
     seconds: u16,
+
+    /// Key for a server that asks for one
+    #[arg(long, value_name = "KEY", env = "OUTRIDER_API_KEY", hide_env_values = true)]
+    api_key: Option<String>,
+}
+
+/// How a running server is measured, and with what it is compared.
+#[derive(Args, Clone)]
+pub(crate) struct LiveFlags {
+    #[command(flatten)]
+    pub(crate) bounds: ProbeBounds,
 
     /// Baseline to compare with [default: the last one of this server that differs from now]
     #[arg(long, value_name = "NAME", requires = "url")]
     baseline: Option<String>,
 
     /// Folder of the baselines [default: outrider/baselines in $XDG_STATE_HOME or ~/.local/state]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", requires = "url")]
     baselines: Option<PathBuf>,
-
-    /// Key for a server that asks for one
-    #[arg(long, value_name = "KEY", env = "OUTRIDER_API_KEY", hide_env_values = true)]
-    api_key: Option<String>,
 }
 
 /// What to collect of which server.
@@ -74,7 +81,7 @@ pub(crate) struct Order<'a> {
 pub(crate) fn collect(mut order: Order<'_>) -> Result<Evidence> {
     let url = base(order.url)?;
     let port = url.port_or_known_default().unwrap_or(80);
-    let asker = Asker::new(&url, order.flags.api_key.clone())?;
+    let asker = Asker::new(&url, order.flags.bounds.api_key.clone())?;
     let (begin, before) = (Instant::now(), asker.ask());
     if before.is_empty() {
         bail!("nobody answers at {url}: no endpoint of a server is there");
@@ -137,7 +144,7 @@ fn is_local(url: &Url) -> bool {
 }
 
 /// Asks the endpoints.
-struct Asker {
+pub(crate) struct Asker {
     client: Client,
     url: Url,
     key: Option<String>,
@@ -145,7 +152,7 @@ struct Asker {
 }
 
 impl Asker {
-    fn new(url: &Url, key: Option<String>) -> Result<Asker> {
+    pub(crate) fn new(url: &Url, key: Option<String>) -> Result<Asker> {
         let client = Client::builder()
             .timeout(ANSWER)
             .redirect(reqwest::redirect::Policy::none())
@@ -155,7 +162,13 @@ impl Asker {
         Ok(Asker { client, url: url.clone(), key, runtime })
     }
 
-    fn ask(&self) -> Answers {
+    /// Whether the server says that it is well.
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.runtime.block_on(self.one("/health")).is_some()
+    }
+
+    /// Asks all of them; those that do not answer are left out.
+    pub(crate) fn ask(&self) -> Answers {
         self.runtime.block_on(async {
             let mut answers = Vec::new();
             for path in ENDPOINTS {
@@ -231,14 +244,13 @@ fn measure(
     saved: Option<&(String, Entry)>,
     evidence: &mut Evidence,
 ) -> Result<()> {
-    let mut args = arguments(url, order.flags);
+    let mut args = arguments(url, &order.flags.bounds);
     if let Some((name, entry)) = saved {
         match baseline::same_work(args.clone(), &entry.run.workload) {
             Ok(same) => args = same,
             Err(error) => evidence.gaps.push(format!("baseline {name}: {error}")),
         }
     }
-    args.force = order.flags.force;
     args.log = order.logs.first().cloned();
     eprintln!(
         "probing {url} with at most {} requests in {} s",
@@ -263,13 +275,14 @@ fn measure(
 }
 
 /// A short probe within the bounds of the flags.
-pub(crate) fn arguments(url: &Url, flags: &LiveFlags) -> ProbeArgs {
+pub(crate) fn arguments(url: &Url, flags: &ProbeBounds) -> ProbeArgs {
     ProbeArgs {
         api_key: flags.api_key.clone(),
         runs: usize::from(flags.runs),
         seconds: f64::from(flags.seconds),
         max_tokens: 128,
         cache_pass: false,
+        force: flags.force,
         ..ProbeArgs::new(url.as_str().trim_end_matches('/'))
     }
 }

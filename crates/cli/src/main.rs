@@ -11,6 +11,7 @@ mod documentation;
 mod download;
 mod embedded;
 mod eval;
+mod fix;
 mod flags;
 mod foreign;
 mod generate;
@@ -74,6 +75,8 @@ fn run() -> Result<ExitCode> {
         Command::Configs(flags) => return Ok(diagnosis::configs(flags)),
         Command::Diff(flags) => return Ok(diagnosis::diff(flags)),
         Command::Diagnose(flags) => return Ok(diagnosis::diagnose(flags)),
+        Command::Fix(flags) => return Ok(fix::run(flags)),
+        Command::Validate(flags) => return Ok(fix::validate(flags)),
     }
     Ok(ExitCode::SUCCESS)
 }

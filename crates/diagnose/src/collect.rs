@@ -9,6 +9,7 @@ pub mod launch;
 pub mod live;
 pub mod probe;
 pub mod process;
+pub mod ssh;
 
 pub use folder::{add_text, from_folder};
 pub use host::{add_log, add_log_stream, from_host};

@@ -70,6 +70,8 @@ pub fn logs(args: &LogsArgs, out: &mut dyn Write) -> Result<u8, Error> {
 pub struct ConfigsArgs {
     /// A folder laid out like a host; without it the running host.
     pub from_dir: Option<PathBuf>,
+    /// Another host, through the user's own ssh.
+    pub ssh: Option<String>,
     /// Leave out what is older than this many days; what has no date stays.
     pub since_days: Option<u32>,
     /// JSON instead of text.
@@ -81,7 +83,10 @@ pub struct ConfigsArgs {
 /// # Errors
 /// When the folder cannot be read or the output cannot be written.
 pub fn configs(args: &ConfigsArgs, out: &mut dyn Write) -> Result<u8, Error> {
-    let mut dug = dig(args.from_dir.as_deref())?;
+    let mut dug = match &args.ssh {
+        Some(host) => dug(collect::ssh::from_host(host, &[])?),
+        None => dig(args.from_dir.as_deref())?,
+    };
     if let Some(days) = args.since_days {
         let now = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
@@ -104,9 +109,13 @@ fn dig(from_dir: Option<&Path>) -> Result<configs::Dug, Error> {
         Some(folder) => collect::from_folder(folder)?,
         None => collect::from_host(),
     };
+    Ok(dug(evidence))
+}
+
+fn dug(evidence: Evidence) -> configs::Dug {
     let mut found = evidence.configs;
     found.sort_by_key(|found| found.origin);
-    Ok(configs::Dug { found, edits: evidence.edits, gaps: evidence.gaps })
+    configs::Dug { found, edits: evidence.edits, gaps: evidence.gaps }
 }
 
 /// Arguments of `outrider diff`.

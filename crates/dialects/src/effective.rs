@@ -49,7 +49,8 @@ pub fn of(config: &Config) -> BTreeMap<Key, Effective> {
         }
     }
     match config.engine {
-        Engine::Sglang | Engine::Outrider => sglang_rules(config, &mut all),
+        Engine::Sglang => sglang_rules(config, &mut all),
+        Engine::Outrider => outrider_rules(config, &mut all),
         Engine::Vllm => vllm_rules(config, &mut all),
         Engine::LlamaCpp => llamacpp_rules(config, &mut all),
     }
@@ -134,6 +135,29 @@ fn sglang_rules(config: &Config, all: &mut BTreeMap<Key, Effective>) {
             rule(Value::Int(SGLANG_SPEC_MAX_RUNNING), "speculation without a limit"),
         );
     }
+}
+
+/// Outrider drafts wherever the checkpoint has a draft head, in chains, and to a depth of its own choice unless one is
+/// given.
+fn outrider_rules(config: &Config, all: &mut BTreeMap<Key, Effective>) {
+    let rule = |value: Value, why: &'static str| Effective { value, why: Why::Rule(why) };
+    let off = config.get(Factor::SpecMethod).and_then(Value::as_str) == Some("none");
+    let asked = config.get(Factor::SpecNumSteps).and_then(Value::as_i64);
+    let steps = if off { Some(0) } else { asked };
+    all.insert(Factor::SpecTopk.into(), rule(Value::Int(1), "drafts are chains"));
+    let Some(steps) = steps else {
+        if config.get(Factor::SpecMethod).is_none() {
+            all.remove(&Key::Known(Factor::SpecMethod)); // the checkpoint decides
+        }
+        return;
+    };
+    let method = if steps == 0 { "none" } else { "mtp" };
+    all.insert(Factor::SpecMethod.into(), rule(Value::from(method), "the depth says it"));
+    if off {
+        all.insert(Factor::SpecNumSteps.into(), rule(Value::Int(0), "no speculation"));
+    }
+    let tokens = rule(Value::Int(steps.saturating_add(1)), "steps + 1 when the draft is a chain");
+    all.insert(Factor::SpecDraftTokens.into(), tokens);
 }
 
 fn vllm_rules(config: &Config, all: &mut BTreeMap<Key, Effective>) {

@@ -105,3 +105,57 @@ pub fn holm(p: &[f64]) -> Vec<f64> {
     }
     adjusted
 }
+
+/// Wilcoxon's signed-rank test of paired differences against none, two-sided: exact for few pairs without ties.
+#[must_use]
+pub fn signed_rank(differences: &[f64]) -> Option<f64> {
+    let mut left: Vec<f64> = differences.iter().copied().filter(|d| *d != 0.0).collect();
+    if left.is_empty() {
+        return None;
+    }
+    left.sort_unstable_by(|a, b| a.abs().total_cmp(&b.abs()));
+    let n = left.len();
+    // Equal sizes share the mean of their ranks.
+    let mut ranks = Vec::with_capacity(n);
+    let mut ties = 0.0;
+    for run in left.chunk_by(|a, b| a.abs() == b.abs()) {
+        let (first, size) = (ranks.len() as f64, run.len() as f64);
+        ties += size.powi(3) - size;
+        ranks.extend(std::iter::repeat_n(first + (size + 1.0) / 2.0, run.len()));
+    }
+    let positive: f64 = left.iter().zip(&ranks).filter(|(d, _)| **d > 0.0).map(|(_, r)| r).sum();
+    let total = (n * (n + 1)) as f64 / 2.0;
+    let upper = positive.max(total - positive);
+    if ties == 0.0 && n <= EXACT {
+        // counts[s]: choices of signs whose positive ranks sum to s.
+        let mut counts = vec![0.0; total as usize + 1];
+        counts[0] = 1.0;
+        for rank in 1..=n {
+            for sum in (rank..counts.len()).rev() {
+                counts[sum] += counts[sum - rank];
+            }
+        }
+        let all: f64 = counts.iter().sum();
+        return Some((2.0 * counts[upper as usize..].iter().sum::<f64>() / all).min(1.0));
+    }
+    let n = n as f64;
+    let variance = n * (n + 1.0) * (2.0 * n + 1.0) / 24.0 - ties / 48.0;
+    let distance = (upper - total / 2.0 - 0.5).max(0.0);
+    Some((2.0 * normal_tail(distance / variance.sqrt())).min(1.0))
+}
+
+/// The middle of paired differences: the Hodges-Lehmann estimate over all pairs of them (Walsh averages), with its interval
+/// at `confidence`.
+#[must_use]
+pub fn walsh(differences: &[f64], confidence: f64) -> Option<Estimate> {
+    let n = differences.len();
+    let mut averages: Vec<f64> =
+        (0..n).flat_map(|i| (i..n).map(move |j| (differences[i] + differences[j]) / 2.0)).collect();
+    averages.sort_unstable_by(f64::total_cmp);
+    let value = median(&averages)?;
+    let n = n as f64;
+    let spread = (n * (n + 1.0) * (2.0 * n + 1.0) / 24.0).sqrt();
+    let k = n * (n + 1.0) / 4.0 - normal_quantile(0.5 + confidence / 2.0) * spread;
+    let k = k.floor().max(0.0) as usize;
+    Some(Estimate { value, lo: averages[k], hi: averages[averages.len() - 1 - k] })
+}

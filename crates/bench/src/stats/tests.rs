@@ -80,3 +80,22 @@ fn few_values() {
     assert!(holm(&[]).is_empty());
     assert_eq!(mann_whitney(&[1.0, 1.0], &[1.0, 1.0]).unwrap().p, 1.0);
 }
+
+#[test]
+fn paired_differences_are_tested_by_their_signed_ranks() {
+    // All ten positive: 2 of 2^10 choices of signs are as extreme.
+    let up: Vec<f64> = (1..=10).map(f64::from).collect();
+    let p = super::signed_rank(&up).unwrap();
+    assert!((p - 2.0 / 1024.0).abs() < 1e-12, "{p}");
+    let mixed = [1.0, -2.0, 3.0, -4.0, 5.0, -6.0];
+    assert!(super::signed_rank(&mixed).unwrap() > 0.5);
+    assert_eq!(super::signed_rank(&[0.0, 0.0]), None);
+    let tied = [1.0; 12];
+    assert!(super::signed_rank(&tied).unwrap() < 0.01);
+    let middle = super::walsh(&[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7], 0.95).unwrap();
+    assert!(
+        (middle.value - 0.4).abs() < 1e-12 && middle.lo < 0.25 && middle.hi > 0.55,
+        "{middle:?}"
+    );
+    assert!(super::walsh(&[], 0.95).is_none());
+}

@@ -11,6 +11,7 @@ mod checkpoints;
 mod commands;
 mod concurrency;
 mod eval;
+mod fix;
 mod ledger;
 mod lifecycle;
 mod limits;

@@ -20,11 +20,16 @@ use crate::logs;
 /// When the folder cannot be listed.
 pub fn from_folder(root: &Path) -> Result<Evidence, Error> {
     let tree = Tree::open(root).map_err(|error| Error::io(root.display().to_string(), error))?;
+    Ok(from_tree(&tree))
+}
+
+/// Reads everything in a tree of files.
+pub(super) fn from_tree(tree: &Tree) -> Evidence {
     let mut evidence = Evidence::new();
     for entry in &tree.entries {
-        collect(&tree, entry, &mut evidence);
+        collect(tree, entry, &mut evidence);
     }
-    let dug = configs::dig(&tree);
+    let dug = configs::dig(tree);
     evidence.configs.extend(dug.found);
     evidence.edits = dug.edits;
     evidence.gaps.extend(dug.gaps);
@@ -32,7 +37,7 @@ pub fn from_folder(root: &Path) -> Result<Evidence, Error> {
     evidence.model = model_config(&evidence, &|path| {
         tree.find(path, Side::Now).and_then(|entry| tree.text(entry))
     });
-    Ok(evidence)
+    evidence
 }
 
 /// The `config.json` of the model that some configuration names, its texts redacted.

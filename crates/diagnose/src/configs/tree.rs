@@ -1,6 +1,7 @@
 //! A folder laid out like a host: its files, read on demand, with limits.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -49,6 +50,8 @@ pub struct Tree {
     pub entries: Vec<Entry>,
     /// Whether it is a live host, whose file times mean something.
     pub live: bool,
+    /// Files that came from elsewhere and are on no disk of this host.
+    contents: BTreeMap<String, Vec<u8>>,
     gaps: RefCell<Vec<String>>,
 }
 
@@ -74,6 +77,7 @@ impl Tree {
             root: root.to_owned(),
             entries: Vec::new(),
             live: false,
+            contents: BTreeMap::new(),
             gaps: RefCell::default(),
         };
         fs::read_dir(root)?;
@@ -88,14 +92,45 @@ impl Tree {
             root: PathBuf::from("/"),
             entries: Vec::new(),
             live: true,
+            contents: BTreeMap::new(),
             gaps: RefCell::default(),
         };
         for (place, depth) in HOST_PLACES {
             tree.walk(place, 0, *depth);
         }
+        // The units of the user who asks, wherever that home is.
+        let set =
+            |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let config = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")));
+        if let Some(units) = config.map(|config| config.join("systemd/user"))
+            && let Some(below_root) = units.to_str().and_then(|path| path.strip_prefix('/'))
+        {
+            tree.walk(below_root, 0, 2);
+        }
         tree.processes();
         tree.entries.sort_by(|a, b| a.path.cmp(&b.path));
+        tree.entries.dedup_by(|a, b| a.path == b.path);
         tree
+    }
+
+    /// Files that were read on another host.
+    pub fn of_files(files: BTreeMap<String, Vec<u8>>) -> Tree {
+        let entries = files
+            .iter()
+            .map(|(path, bytes)| Entry {
+                path: path.clone(),
+                side: Side::Open,
+                len: bytes.len() as u64,
+                modified: None,
+            })
+            .collect();
+        Tree {
+            root: PathBuf::new(),
+            entries,
+            live: false,
+            contents: files,
+            gaps: RefCell::default(),
+        }
     }
 
     fn walk(&mut self, folder: &str, depth: u32, deepest: u32) {
@@ -172,6 +207,9 @@ impl Tree {
 
     /// The first bytes of a file.
     pub fn head(&self, entry: &Entry, most: u64) -> Option<Vec<u8>> {
+        if let Some(bytes) = self.contents.get(&entry.path) {
+            return Some(bytes[..bytes.len().min(most as usize)].to_vec());
+        }
         let read = || -> std::io::Result<Vec<u8>> {
             let mut bytes = Vec::new();
             fs::File::open(self.full_path(entry))?.take(most).read_to_end(&mut bytes)?;

@@ -106,7 +106,7 @@ mod tests {
             let word = Quoting::Systemd.quote(&value).unwrap();
             let back = Quoting::Systemd.split(&word.raw);
             prop_assert_eq!(back.len(), 1);
-            prop_assert_eq!(back[0].value.replace("%%", "%").replace("$$", "$"), value.replace("%%", "%").replace("$$", "$"));
+            prop_assert_eq!(back[0].value.replace("%%", "%").replace("$$", "$"), value);
         }
     }
 }
