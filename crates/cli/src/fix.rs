@@ -31,6 +31,9 @@ const EXIT_ROLLED_BACK: u8 = 11;
 /// There is nothing to do, or nothing could be decided.
 const EXIT_UNDECIDED: u8 = 12;
 
+/// Time that a server gets to start as it did before.
+const USUAL_START: Duration = Duration::from_secs(600);
+
 /// Which fix, and what restarts the server.
 #[derive(Args, Clone)]
 pub(crate) struct FixSource {
@@ -119,7 +122,8 @@ fn try_run(flags: &FixFlags) -> Result<u8> {
         }
         Err(error) => {
             eprintln!("error: {error:#}; taking it back");
-            manager.put(false, wait)?;
+            // The server is known to start like this: it gets its usual time.
+            manager.put(false, wait.max(USUAL_START))?;
             eprintln!("{manager} runs as before");
             Ok(EXIT_ROLLED_BACK)
         }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use diagnose::collect::process;
+use diagnose::collect::{self, process};
 use diagnose::evidence::{Evidence, Side};
 use diagnose::finding::Fix;
 use diagnose::{commands, report};
@@ -112,7 +112,8 @@ impl Source {
             symptom: text("symptom_metric"),
             url: text("target"),
             command: None,
-            evidence: None,
+            // A report does not tell which units there are; this host does.
+            evidence: Some(collect::from_host()),
         })
     }
 

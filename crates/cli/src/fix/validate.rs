@@ -18,7 +18,7 @@ use serde_json::json;
 use super::interrupt::Interrupt;
 use super::manager::Manager;
 use super::source::Source;
-use super::{EXIT_OK, EXIT_ROLLED_BACK, EXIT_UNDECIDED, FixSource, confirm};
+use super::{EXIT_OK, EXIT_ROLLED_BACK, EXIT_UNDECIDED, FixSource, USUAL_START, confirm};
 use crate::live::{self, ProbeBounds};
 use crate::{baseline, probe};
 
@@ -197,7 +197,7 @@ impl Trial<'_> {
         };
         // After a failed start the server may be down although nothing has to change.
         if on != self.manager.is_on() || matches!(end, End::Failed(_)) {
-            self.manager.put(on, self.wait)?;
+            self.manager.put(on, self.wait.max(USUAL_START))?;
         }
         Ok(code)
     }

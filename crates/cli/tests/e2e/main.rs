@@ -21,6 +21,7 @@ mod probe;
 mod prompts;
 mod server;
 mod speculation;
+mod ssh;
 mod stand_in;
 mod stops;
 mod variants;

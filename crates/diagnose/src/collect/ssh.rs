@@ -73,9 +73,14 @@ const MOST_BYTES: u64 = 64 << 20;
 /// What `ssh` exits with when it could not reach the host itself.
 const SSH_FAILED: i32 = 255;
 
+/// The fixed list.
+pub fn commands() -> impl Iterator<Item = &'static str> {
+    COMMANDS.iter().map(|(command, _)| *command)
+}
+
 /// Every command line, as it would be run for a host.
 pub fn command_lines(host: &str, logs: &[String]) -> Vec<String> {
-    let fixed = COMMANDS.iter().map(|(command, _)| (*command).to_owned());
+    let fixed = commands().map(str::to_owned);
     let options = OPTIONS.join(" ");
     let quoted = |command: String| format!("'{}'", command.replace('\'', "'\\''"));
     fixed

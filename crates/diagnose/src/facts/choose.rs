@@ -388,8 +388,12 @@ fn earlier_config<'a>(
             && !is_now(found)
             && run.is_some_and(|run| heads(found, run))
     });
-    if header.is_some() {
-        return with_command(evidence, header, run);
+    if let Some(found) = header {
+        // The process that runs now did not write the earlier part of its log.
+        return match found.side {
+            Side::Before => with_command(evidence, header, run),
+            _ => in_force(header, run),
+        };
     }
     let differs = |found: &Found, needs_effect: bool| {
         now.is_none_or(|now| {

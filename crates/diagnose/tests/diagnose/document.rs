@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use diagnose::collect::ssh;
 use diagnose::commands::{self, DiagnoseArgs};
 use diagnose::configs::Origin;
 use diagnose::quantity::Quantity;
@@ -47,10 +48,13 @@ fn document_is_current() {
         .iter()
         .map(|origin| format!("| {} | {:.0} % |\n", origin.name(), origin.confidence() * 100.0))
         .collect();
+    let remote: String =
+        ssh::commands().map(|command| format!("{command}\n")).collect::<Vec<_>>().concat();
     let mut current = replace(&written, "<!-- example:", &example());
     current = replace(&current, "<!-- table: origins -->", &origins);
     current = replace(&current, "<!-- table: quantities -->", &quantities);
     current = replace(&current, "<!-- table: rules -->", &rules);
+    current = replace(&current, "<!-- table: ssh -->", &format!("```text\n{remote}```\n"));
     if std::env::var_os("UPDATE_DOCS").is_some() {
         fs::write(&path, &current).expect("the document is written");
     } else {
