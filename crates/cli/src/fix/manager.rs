@@ -23,6 +23,9 @@ const RECORD: &str = "fix.json";
 /// Time between two looks at a server that starts.
 const POLL: Duration = Duration::from_millis(200);
 
+/// Flags to set, and flags to take away.
+type Back = (Vec<(String, String)>, Vec<String>);
+
 /// What was applied. It holds no secret: a drop-in is named and not copied, a command is told by its changed flags.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Record {
@@ -31,7 +34,7 @@ struct Record {
     drop_in: Option<PathBuf>,
     command: Option<String>,
     /// Flags to set and to take away on the way back.
-    back: Option<(Vec<(String, String)>, Vec<String>)>,
+    back: Option<Back>,
 }
 
 /// The way to put a fix in force and to take it back.
