@@ -190,7 +190,6 @@ pub fn parse(text: &str) -> Option<Info> {
                     | "hardware"
                     | "scheduler_info"
                     | "step_bytes"
-                    | "hardware"
             )
         })
         .collect();
