@@ -33,4 +33,8 @@ impl<M: Forward> Forward for Paced<M> {
     fn copy_state(&mut self, from: u32, to: u32) {
         self.model.copy_state(from, to);
     }
+
+    fn copy_block(&mut self, from: u32, to: u32) {
+        self.model.copy_block(from, to);
+    }
 }
