@@ -61,7 +61,8 @@ impl Source {
 /// What the weights are stored as, most bytes first: `Q4_1 66.4 MB (210 tensors), …`.
 fn type_mix(checkpoint: &Checkpoint) -> String {
     let part = |(dtype, n, bytes): &(DType, usize, u64)| {
-        format!("{dtype} {:.1} MB ({n} tensors)", *bytes as f64 / 1e6)
+        let tensors = if *n == 1 { "tensor" } else { "tensors" };
+        format!("{dtype} {:.1} MB ({n} {tensors})", *bytes as f64 / 1e6)
     };
     checkpoint.stored_types().iter().map(part).collect::<Vec<_>>().join(", ")
 }

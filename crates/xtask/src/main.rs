@@ -1,8 +1,10 @@
 //! Build tasks: `cargo xtask tidy` checks what the compiler and clippy cannot; `cargo xtask race`
-//! measures beside other engines; `cargo xtask log` writes a long server log to measure with.
+//! measures beside other engines; `cargo xtask log` writes a long server log to measure with;
+//! `cargo xtask smollm2` fetches a small real model for the tests that want one.
 
 mod big_log;
 mod race;
+mod smollm2;
 mod tidy;
 
 use std::path::Path;
@@ -11,7 +13,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Parser;
 
-const USAGE: &str = "usage: cargo xtask tidy | race | log FILE MIB";
+const USAGE: &str = "usage: cargo xtask tidy | race | log FILE MIB | smollm2 [DIR]";
 
 fn main() -> anyhow::Result<ExitCode> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -30,6 +32,14 @@ fn main() -> anyhow::Result<ExitCode> {
         }
         ["log", path, mib] => {
             big_log::write(path, mib.parse().context(USAGE)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        ["smollm2"] => {
+            smollm2::fetch(&repository_root()?.join("models/smollm2"))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        ["smollm2", folder] => {
+            smollm2::fetch(Path::new(folder))?;
             Ok(ExitCode::SUCCESS)
         }
         _ => anyhow::bail!(USAGE),
