@@ -38,9 +38,17 @@ pub fn converted(checkpoint: &Checkpoint, dtype: DType, rope_base: f32) -> GgufF
     let mut file = GgufFile::default();
     metadata(&mut file, config, rope_base);
     let tokens = checkpoint.tokenizer_json().expect("a tokenizer");
-    let ends = &checkpoint.generation().eos_token_ids;
+    let generation = checkpoint.generation();
     tokenizer(&mut file, &tokens, "qwen35", config.vocab_size);
-    file.number("tokenizer.ggml.eos_token_id", ends[0] as usize);
+    file.number("tokenizer.ggml.eos_token_id", generation.eos_token_ids[0] as usize);
+    for (key, value) in [("temp", generation.temperature), ("top_p", generation.top_p)] {
+        if let Some(value) = value {
+            file.float(&format!("general.sampling.{key}"), value);
+        }
+    }
+    if let Some(k) = generation.top_k {
+        file.number("general.sampling.top_k", k as usize);
+    }
     if let Some(template) = checkpoint.chat_template().expect("a template") {
         file.text("tokenizer.chat_template", &template);
     }
