@@ -49,7 +49,9 @@ pub enum HubError {
         cache: PathBuf,
     },
     /// The repository holds no weights in a form that is read here.
-    #[error("{repo} holds no model.safetensors and no index of shards")]
+    #[error(
+        "{repo} holds no model.safetensors and no index of shards; a GGUF file of it can be downloaded and named by its path"
+    )]
     NoWeights {
         /// The repository.
         repo: String,
