@@ -22,6 +22,7 @@ pub(crate) fn of(flags: &ServeFlags) -> Map<String, Value> {
         "chunked_prefill_size": pools.chunked_prefill_size,
         "mamba_full_memory_ratio": pools.mamba_full_memory_ratio,
         "max_mamba_cache_size": pools.max_mamba_cache_size,
+        "kv_cache_dtype": pools.kv_cache_dtype.kv_type().map_or("auto", plan::KvType::sglang_name),
         "disable_radix_cache": pools.disable_radix_cache,
         "mamba_track_interval": pools.mamba_track_interval,
         "speculative_algorithm": spec.speculative_algorithm.map(|algorithm| match algorithm {
@@ -80,6 +81,17 @@ mod tests {
         assert!(line.contains("speculative_num_steps='auto'"), "{line}");
         assert!(line.contains("context_length=None"), "{line}");
         assert!(!line.contains("hush"), "{line}");
+    }
+
+    #[test]
+    fn kv_types_of_other_devices_are_refused_beside_what_there_is() {
+        for kv_type in ["fp8_e5m2", "fp8_e4m3", "fp8", "float16"] {
+            let line = ["outrider", "serve", "--kv-cache-dtype", kv_type];
+            let Err(error) = Cli::try_parse_from(line) else { panic!("{kv_type} was taken") };
+            let error = error.to_string();
+            assert!(error.contains(kv_type) && error.contains("int8"), "{error}");
+        }
+        assert_eq!(parsed("serve M --kv-cache-dtype int8")["kv_cache_dtype"], "int8");
     }
 
     #[test]

@@ -138,7 +138,8 @@ pub(crate) struct PoolFlags {
     #[arg(long, value_name = "SLOTS")]
     pub(crate) max_mamba_cache_size: Option<usize>,
 
-    /// Element type of the KV cache; auto is the checkpoint's own (bf16 or f32)
+    /// Element type of the KV cache; auto is the checkpoint's own (bf16 or f32), int8 rounds keys
+    /// and values to a 127th of the largest element of their head and takes half the bytes of bf16
     #[arg(long, value_enum, default_value_t = KvChoice::Auto, value_name = "TYPE")]
     pub(crate) kv_cache_dtype: KvChoice,
 
@@ -181,6 +182,20 @@ pub(crate) enum KvChoice {
     /// 32-bit
     #[value(alias = "float32", alias = "fp32")]
     F32,
+    /// 8-bit integers, with a scale for each position and head of keys and of values
+    Int8,
+}
+
+impl KvChoice {
+    /// What is asked for; none for the checkpoint's own.
+    pub(crate) fn kv_type(self) -> Option<plan::KvType> {
+        match self {
+            Self::Auto => None,
+            Self::Bf16 => Some(plan::KvType::Bf16),
+            Self::F32 => Some(plan::KvType::F32),
+            Self::Int8 => Some(plan::KvType::Int8),
+        }
+    }
 }
 
 /// Drafting with the checkpoint's own head.

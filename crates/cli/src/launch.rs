@@ -15,7 +15,7 @@ use model::network::ModelOptions;
 use plan::{BLOCK_LEN, Host, ModelBytes, Plan, PlanOptions};
 use text::{ChatTemplate, TemplateError, Tokenizer};
 
-use crate::flags::{KvChoice, ModelFlags, PoolFlags, SpeculationFlags};
+use crate::flags::{ModelFlags, PoolFlags, SpeculationFlags};
 use crate::paced::Paced;
 use crate::source::{self, Source};
 use crate::speculation;
@@ -66,11 +66,7 @@ impl Launch {
             chunked_prefill_size: pools.chunked_prefill_size,
             mamba_full_memory_ratio: pools.mamba_full_memory_ratio,
             max_mamba_cache_size: pools.max_mamba_cache_size,
-            kv_type: match pools.kv_cache_dtype {
-                KvChoice::Auto => None,
-                KvChoice::Bf16 => Some(plan::KvType::Bf16),
-                KvChoice::F32 => Some(plan::KvType::F32),
-            },
+            kv_type: pools.kv_cache_dtype.kv_type(),
             draft_depth: speculation.max_depth(),
             prefix_cache: prefix_cache.is_some(),
             threads: flags.model.threads.map(usize::from),
@@ -100,10 +96,7 @@ impl Launch {
             &self.source,
             cpu,
             &ModelOptions {
-                kv_type: match plan.kv_type {
-                    plan::KvType::Bf16 => kernels::KvType::Bf16,
-                    plan::KvType::F32 => kernels::KvType::F32,
-                },
+                kv_type: source::planned_kv_type(plan.kv_type),
                 n_blocks: plan.n_blocks.value,
                 n_slots: plan.n_slots.value,
                 max_rows: plan.max_rows,

@@ -162,11 +162,7 @@ fn effective(plan: &Plan) -> (Map<String, Value>, Map<String, Value>) {
     set("max_total_tokens", plan.max_total_tokens(), Some(plan.n_blocks.limit));
     set("max_queued_requests", plan.max_queued_requests, None);
     set("speculative_num_steps", plan.draft_depth, None);
-    let kv_type = match plan.kv_type {
-        plan::KvType::Bf16 => "bfloat16",
-        plan::KvType::F32 => "float32",
-    };
-    values.insert("kv_cache_dtype".to_owned(), json!(kv_type));
+    values.insert("kv_cache_dtype".to_owned(), json!(plan.kv_type.sglang_name()));
     (values, limits)
 }
 

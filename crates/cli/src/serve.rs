@@ -215,6 +215,7 @@ fn log_sizes(launch: &Launch, load_s: f64) {
         kv_dtype: match plan.kv_type {
             plan::KvType::Bf16 => "torch.bfloat16",
             plan::KvType::F32 => "torch.float32",
+            plan::KvType::Int8 => "torch.int8",
         },
         n_tokens: plan.max_total_tokens(),
         keys_gib: plan.kv_bytes() as f64 / 2.0 / GIB,

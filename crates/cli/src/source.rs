@@ -94,11 +94,17 @@ pub(crate) fn cpu(flags: &ModelFlags) -> Result<Cpu> {
     Ok(Cpu::new(threads, isa(flags)?))
 }
 
-/// Element type of the KV store; auto is the checkpoint's own, 32-bit where that is not bf16.
+/// Element type of the KV store where no plan decides it.
 pub(crate) fn kv_type(choice: KvChoice, config: &ModelConfig) -> KvType {
-    match (choice, config.dtype) {
-        (KvChoice::Bf16, _) | (KvChoice::Auto, DType::Bf16) => KvType::Bf16,
-        (KvChoice::F32, _) | (KvChoice::Auto, _) => KvType::F32,
+    planned_kv_type(choice.kv_type().unwrap_or(plan::KvType::of(config.dtype)))
+}
+
+/// The plan's element type of the KV store, as the kernels call it.
+pub(crate) fn planned_kv_type(planned: plan::KvType) -> KvType {
+    match planned {
+        plan::KvType::Bf16 => KvType::Bf16,
+        plan::KvType::F32 => KvType::F32,
+        plan::KvType::Int8 => KvType::Int8,
     }
 }
 

@@ -14,6 +14,8 @@
 
 mod activation;
 mod attention;
+#[cfg(test)]
+mod attention_tests;
 mod bandwidth;
 mod conv;
 mod cpu;
@@ -22,6 +24,7 @@ mod delta_net;
 mod delta_net_tests;
 mod heads;
 mod isa;
+mod kv_int8;
 mod kv_store;
 mod lanes;
 mod math;
@@ -31,6 +34,7 @@ mod memory;
 mod norm;
 mod pool;
 mod rope;
+mod softmax;
 mod span;
 mod state_store;
 #[cfg(test)]

@@ -11,6 +11,8 @@ use checkpoint::{Checkpoint, DType};
 pub const BLOCK_LEN: usize = 64;
 /// Hidden rows that a slot keeps for the draft head.
 pub const CARRY_ROWS: usize = 32;
+/// Query heads whose results attention keeps for parts of long contexts.
+const SPLIT_HEADS: usize = 8192;
 /// Parts of a slot begin at multiples of this many elements.
 const SLOT_ALIGNMENT: usize = 16;
 
@@ -21,13 +23,43 @@ pub enum KvType {
     F32,
     /// 16-bit, the upper half of a 32-bit float.
     Bf16,
+    /// 8-bit, with a 32-bit scale for the key and one for the value of each position and head.
+    Int8,
 }
 
 impl KvType {
-    fn element_bytes(self) -> usize {
+    /// The checkpoint's own where nothing is asked for: bf16 if it is that, else f32.
+    pub fn of(dtype: DType) -> Self {
+        match dtype {
+            DType::Bf16 => Self::Bf16,
+            _ => Self::F32,
+        }
+    }
+
+    /// As `--kv-cache-dtype` spells it.
+    pub fn name(self) -> &'static str {
         match self {
-            Self::F32 => 4,
-            Self::Bf16 => 2,
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::Int8 => "int8",
+        }
+    }
+
+    /// As SGLang spells it.
+    pub fn sglang_name(self) -> &'static str {
+        match self {
+            Self::F32 => "float32",
+            Self::Bf16 => "bfloat16",
+            Self::Int8 => "int8",
+        }
+    }
+
+    /// Bytes of a head of a block with so many elements.
+    fn head_bytes(self, n_elements: usize) -> usize {
+        match self {
+            Self::F32 => 4 * n_elements,
+            Self::Bf16 => 2 * n_elements,
+            Self::Int8 => n_elements + 2 * 4 * BLOCK_LEN,
         }
     }
 }
@@ -90,7 +122,7 @@ impl ModelBytes {
         let AttentionConfig { n_kv_heads, head_dim, .. } = self.config.attention;
         let n_layers = self.config.n_layers(LayerKind::Full) + usize::from(with_draft_head);
         let head = (head_dim + head_dim.next_multiple_of(BLOCK_LEN)) * BLOCK_LEN;
-        (n_layers * n_kv_heads * head * kv_type.element_bytes()) as u64
+        (n_layers * n_kv_heads * kv_type.head_bytes(head)) as u64
     }
 
     /// Bytes of the recurrent state of one sequence: per linear layer the convolution's history,
@@ -100,6 +132,12 @@ impl ModelBytes {
         let state = self.config.delta.as_ref().map_or(0, |d| delta_slot(d, max_pending));
         let carry = if with_draft_head { CARRY_ROWS * self.config.hidden_size } else { 0 };
         (self.config.n_layers(LayerKind::Linear) * state) as u64 * 4 + floats(carry)
+    }
+
+    /// Bytes of the results of attention to parts of contexts: output, maximum and sum.
+    pub fn attention_scratch(&self) -> u64 {
+        let head = self.config.attention.head_dim.next_multiple_of(BLOCK_LEN) + 2;
+        floats(SPLIT_HEADS * head)
     }
 
     /// Bytes of the activation buffers of a pass of `max_rows` rows and `max_logit_rows` logit rows.
@@ -118,7 +156,9 @@ impl ModelBytes {
         // Residual stream, normed, projected back, final, fed to the draft head, and gathered twice
         // as wide; gate and up and their product; the position.
         let row = 7 * hidden_size + fused + mixed + linear + 3 * intermediate_size + 1;
-        floats(max_rows) * row as u64 + floats(max_logit_rows) * vocab_size as u64
+        floats(max_rows) * row as u64
+            + floats(max_logit_rows) * vocab_size as u64
+            + self.attention_scratch()
     }
 }
 

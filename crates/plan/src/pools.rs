@@ -26,6 +26,8 @@ const MIN_CONTEXT: usize = 2048;
 
 /// A pass may follow another before the draft head has consumed the hidden rows of both.
 const MAX_DRAFT_DEPTH: usize = CARRY_ROWS / 2 - 1;
+/// Sums of int8 products over more elements might not fit into 32 bits.
+const MAX_INT8_HEAD: usize = 512;
 /// Far above every sensible count; keeps the arithmetic from overflowing.
 const MAX_COUNT: usize = 1 << 30;
 
@@ -92,10 +94,7 @@ impl<'a> Planner<'a> {
         host: &'a Host,
     ) -> Result<Self, PlanError> {
         check(options, model)?;
-        let kv_type = options.kv_type.unwrap_or(match model.config.dtype {
-            checkpoint::DType::Bf16 => KvType::Bf16,
-            _ => KvType::F32,
-        });
+        let kv_type = options.kv_type.unwrap_or(KvType::of(model.config.dtype));
         let draft = options.draft_depth > 0;
         let context = options.context_length.unwrap_or(model.config.max_positions);
         Ok(Self {
@@ -339,8 +338,10 @@ impl<'a> Planner<'a> {
         if fits > 0 {
             ways.push(format!("use {CONTEXT} <= {fits}"));
         }
-        if self.kv_type == KvType::F32 {
-            ways.push("use --kv-cache-dtype bf16".to_string());
+        match self.kv_type {
+            KvType::F32 => ways.push("use --kv-cache-dtype bf16 or int8".to_string()),
+            KvType::Bf16 => ways.push("use --kv-cache-dtype int8".to_string()),
+            KvType::Int8 => {}
         }
         ways.push(self.raise_fraction(scratch));
         PlanError::Context {
@@ -402,6 +403,11 @@ fn check(options: &PlanOptions, model: &ModelBytes) -> Result<(), PlanError> {
         let (down, up) = (chunk / BLOCK_LEN * BLOCK_LEN, chunk.next_multiple_of(BLOCK_LEN).max(64));
         let nearest = if down == 0 { up.to_string() } else { format!("{down} or {up}") };
         return flag(CHUNK, format!("{chunk} is not a multiple of {BLOCK_LEN}; use {nearest}"));
+    }
+    let head_dim = model.config.attention.head_dim;
+    if options.kv_type == Some(KvType::Int8) && head_dim > MAX_INT8_HEAD {
+        let problem = format!("int8 heads have at most {MAX_INT8_HEAD} elements, not {head_dim}");
+        return flag("--kv-cache-dtype", problem);
     }
     let longest = model.config.max_positions;
     if let Some(context) = options.context_length

@@ -166,10 +166,7 @@ impl fmt::Display for Plan {
             0 => "without draft head".to_string(),
             n => format!("with draft head, up to {n} drafts"),
         };
-        let kv_type = match self.kv_type {
-            KvType::F32 => "f32",
-            KvType::Bf16 => "bf16",
-        };
+        let kv_type = self.kv_type.name();
         line("model", String::new(), format!("{}, {draft}", self.architecture))?;
         line("processor", String::new(), format!("{}, {} cores", host.cpu_name, host.n_cores))?;
         line("memory", bytes(host.memory_bytes), source.to_string())?;

@@ -32,6 +32,8 @@ fn kv_blocks_are_as_large_as_planned() {
             let bytes = |kv_type| KvStore::bytes_per_block(&shape, kv_type) as u64;
             assert_eq!(planned.kv_block(plan::KvType::F32, with_draft_head), bytes(KvType::F32));
             assert_eq!(planned.kv_block(plan::KvType::Bf16, with_draft_head), bytes(KvType::Bf16));
+            assert_eq!(planned.kv_block(plan::KvType::Int8, with_draft_head), bytes(KvType::Int8));
+            assert_eq!(planned.attention_scratch(), KvStore::scratch_bytes(&shape) as u64);
         }
     }
 }

@@ -66,7 +66,7 @@ fn requests() -> Vec<Request> {
 fn speculation_company_chunks_and_cache_change_no_token_of_a_real_model() {
     let requests = requests();
     let auto = Speculation::Auto { max_depth: 4 };
-    for kv_type in [KvType::F32, KvType::Bf16] {
+    for kv_type in [KvType::F32, KvType::Bf16, KvType::Int8] {
         let one = EngineConfig { max_running: 1, chunked_prefill_size: 512, ..config() };
         let mut plain = rig(one, kv_type);
         let alone: Vec<_> = requests.iter().map(|r| plain.alone(r.clone())).collect();
@@ -99,10 +99,10 @@ fn speculation_company_chunks_and_cache_change_no_token_of_a_real_model() {
     }
 }
 
-/// Prompts of every length around a block, a chunk and a snapshot, cold and warm, at both types of KV.
+/// Prompts of every length around a block, a chunk and a snapshot, cold and warm, at every type of KV.
 #[test]
 fn no_border_changes_a_token_of_a_real_model() {
-    for kv_type in [KvType::F32, KvType::Bf16] {
+    for kv_type in [KvType::F32, KvType::Bf16, KvType::Int8] {
         let long = requests()[3].prompt.clone();
         let one = EngineConfig { max_running: 1, chunked_prefill_size: 512, ..config() };
         let mut plain = rig(one, kv_type);

@@ -11,12 +11,16 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod pairs;
 mod scalar;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use pairs::{Avx2Pairs, Avx512Pairs, VnniPairs};
+pub(crate) use pairs::{Pairs, ScalarPairs};
 pub(crate) use scalar::Scalar;
 
 /// Number of lanes.

@@ -4,7 +4,7 @@ use super::{LANES, Lanes};
 
 /// Sixteen lanes as an array.
 #[derive(Clone, Copy)]
-pub(crate) struct Scalar([f32; LANES]);
+pub(crate) struct Scalar(pub(super) [f32; LANES]);
 
 impl Scalar {
     #[inline(always)]

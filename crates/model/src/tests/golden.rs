@@ -164,6 +164,20 @@ fn bf16_kv_stays_within_bf16_limits() {
     }
 }
 
+/// An element loses up to half a 127th of the largest of its head, a bf16 element up to a 256th of
+/// itself: the limits are those of bf16.
+#[test]
+fn int8_kv_stays_within_int8_limits() {
+    for name in ["hybrid-tiny-bf16", "hybrid-tiny-tied-bf16", "qwen3-tiny-bf16"] {
+        let options = ModelOptions { kv_type: KvType::Int8, ..options(false) };
+        let mut model = load_with(name, Cpu::new(2, Isa::detect()), &options);
+        let golden = Golden::open(name);
+        let ids = golden.tokens("ids");
+        let logits = run(&mut model, &ids, span(0, ids.len()));
+        check_within(&format!("{name} logits"), &logits, &golden.f32("logits"), (0.3, 4e-2));
+    }
+}
+
 #[test]
 fn draft_head_rows() {
     for name in HYBRIDS {

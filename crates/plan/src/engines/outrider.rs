@@ -81,10 +81,13 @@ fn options(flags: &Flags) -> Result<PlanOptions, EngineError> {
     let default = PlanOptions::default();
     let kv_type = match flags.kv_dtype.map(|dtype| dtype.0) {
         None => None,
+        Some(1.0) => Some(KvType::Int8),
         Some(2.0) => Some(KvType::Bf16),
         Some(4.0) => Some(KvType::F32),
         Some(_) => {
-            return Err(EngineError::Refuses("--kv-cache-dtype: outrider has bf16 and f32".into()));
+            return Err(EngineError::Refuses(
+                "--kv-cache-dtype: outrider has int8, bf16 and f32".into(),
+            ));
         }
     };
     Ok(PlanOptions {
