@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::flags::{Algorithm, ServeFlags, Steps};
+use crate::flags::{Algorithm, Quantization, ServeFlags, Steps};
 
 /// The flags under the names that SGLang gives its arguments; secrets are left out.
 pub(crate) fn of(flags: &ServeFlags) -> Map<String, Value> {
@@ -14,6 +14,7 @@ pub(crate) fn of(flags: &ServeFlags) -> Map<String, Value> {
         "port": flags.port,
         "api_key": flags.api_key.as_ref().map(|_| "******"),
         "threads": flags.model.threads,
+        "quantization": flags.model.quantization.map(Quantization::name),
         "context_length": pools.context_length,
         "mem_fraction_static": pools.mem_fraction_static,
         "max_running_requests": pools.max_running_requests,
@@ -99,10 +100,11 @@ mod tests {
         let map = parsed(
             "serve M --speculative-algorithm NEXTN --speculative-num-steps 3 \
              --speculative-num-draft-tokens 4 --mem-fraction-static 0.88 --context-length 131072 \
-             --max-running-requests 16 --mamba-full-memory-ratio 0.5",
+             --max-running-requests 16 --mamba-full-memory-ratio 0.5 --quantization w8a8_int8",
         );
         assert_eq!(map["speculative_algorithm"], "NEXTN");
         assert_eq!(map["speculative_num_steps"], 3);
         assert_eq!(map["max_running_requests"], 16);
+        assert_eq!(map["quantization"], "int8");
     }
 }

@@ -61,7 +61,7 @@ pub(crate) fn run(flags: &BenchFlags) -> Result<()> {
     let cpu = source::cpu(&flags.model)?;
     let plan = Cases::new(flags)?;
     let options = plan.options(&source, flags);
-    let (isa, threads) = (cpu.isa().to_string(), cpu.n_threads());
+    let (isa, threads) = (source::kernels_of(&cpu), cpu.n_threads());
     let started = Instant::now();
     let model = source::load(&source, cpu, &options)?;
     let load_s = started.elapsed().as_secs_f64();
@@ -84,7 +84,7 @@ pub(crate) fn run(flags: &BenchFlags) -> Result<()> {
         model: flags.model.name().to_owned(),
         isa,
         threads,
-        weight_format: format!("{:?}", bench.model.weight_format()).to_lowercase(),
+        weight_format: bench.model.weight_format().to_string(),
         kv_type: format!("{:?}", options.kv_type).to_lowercase(),
         step_weight_bytes: bench.model.step_weight_bytes(),
         load_s,
@@ -126,6 +126,7 @@ impl Cases {
 
     fn options(&self, source: &Source, flags: &BenchFlags) -> ModelOptions {
         ModelOptions {
+            bits: source::bits(&flags.model),
             kv_type: source::kv_type(flags.kv_cache_dtype, source.checkpoint().config()),
             n_blocks: self.n_sequences * self.positions.div_ceil(BLOCK),
             n_slots: self.n_sequences,

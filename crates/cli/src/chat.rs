@@ -6,7 +6,7 @@
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use eventsource_stream::Eventsource;
 use futures_util::StreamExt;
 use rustyline::error::ReadlineError;
@@ -26,7 +26,11 @@ Ctrl-C cuts an answer short";
 pub(crate) fn run(flags: &ChatFlags) -> Result<()> {
     let target = flags.target.as_deref().unwrap_or(crate::embedded::NAME);
     let is_url = target.starts_with("http://") || target.starts_with("https://");
-    let local = if is_url { None } else { Some(serve::start_local(target)?) };
+    ensure!(
+        !is_url || flags.quantization.is_none(),
+        "--quantization is for a model that this command loads; the server at {target} has its own"
+    );
+    let local = if is_url { None } else { Some(serve::start_local(target, flags.quantization)?) };
     let url = match &local {
         Some(server) => server.url(),
         None => target.trim_end_matches('/').trim_end_matches("/v1").to_owned(),

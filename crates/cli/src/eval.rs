@@ -181,6 +181,7 @@ impl Scored {
         let source = Source::resolve(flags)?;
         let n_blocks = window.div_ceil(BLOCK);
         let options = ModelOptions {
+            bits: source::bits(flags),
             kv_type: source::kv_type(kv, source.checkpoint().config()),
             n_blocks,
             n_slots: 1,
@@ -201,7 +202,7 @@ impl Scored {
     }
 
     fn format(&self) -> String {
-        format!("{:?}", self.model.weight_format()).to_lowercase()
+        self.model.weight_format().to_string()
     }
 
     fn pass(&mut self, tokens: &[u32], pos: usize, wanted: &[u32]) -> &[f32] {

@@ -77,12 +77,41 @@ pub(crate) struct ModelFlags {
     /// Instruction set of the kernels; all give the same bits
     #[arg(long, value_enum, default_value_t = IsaChoice::Auto, value_name = "ISA")]
     pub(crate) isa: IsaChoice,
+
+    /// Weights in fewer bits, quantised while they are loaded [default: as they are stored]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) quantization: Option<Quantization>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Quantization {
+    /// 8 bits, a scale for 128 columns
+    #[value(alias = "w8a8_int8")]
+    Int8,
+    /// 4 bits, a scale for 32 columns; the embedding and the output matrix in 8
+    Int4,
+}
+
+impl Quantization {
+    /// As on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Int8 => "int8",
+            Self::Int4 => "int4",
+        }
+    }
 }
 
 impl ModelFlags {
     /// The flags of another model, as it is stored, on the same threads.
     pub(crate) fn stored(model: &str, like: &Self) -> Self {
-        Self { model: Some(model.to_owned()), model_path: None, revision: None, ..like.clone() }
+        Self {
+            model: Some(model.to_owned()),
+            model_path: None,
+            revision: None,
+            quantization: None,
+            ..like.clone()
+        }
     }
 
     /// The model asked for; the embedded one when none is.
@@ -375,6 +404,10 @@ pub(crate) struct ChatFlags {
     /// A server's address (`http://…`), or a model as for `serve` [default: outrider-tiny]
     #[arg(value_name = "MODEL|URL")]
     pub(crate) target: Option<String>,
+
+    /// Weights in fewer bits, as for `serve`; a server decides for itself
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) quantization: Option<Quantization>,
 
     /// Key for a server that asks for one
     #[arg(long, value_name = "KEY", env = "OUTRIDER_API_KEY", hide_env_values = true)]

@@ -71,7 +71,8 @@ impl Launch {
             prefix_cache: prefix_cache.is_some(),
             threads: flags.model.threads.map(usize::from),
         };
-        let plan = plan::plan(&options, &ModelBytes::of(checkpoint), &Host::detect()?)?;
+        let bytes = ModelBytes::of(checkpoint, source::quantization(flags.model));
+        let plan = plan::plan(&options, &bytes, &Host::detect()?)?;
         let tokenizer = Arc::new(Tokenizer::from_json(&checkpoint.tokenizer_json()?)?);
         let template = template(checkpoint, flags.chat_template, &tokenizer)?;
         let model = flags.model.clone();
@@ -96,6 +97,7 @@ impl Launch {
             &self.source,
             cpu,
             &ModelOptions {
+                bits: source::bits(&self.model),
                 kv_type: source::planned_kv_type(plan.kv_type),
                 n_blocks: plan.n_blocks.value,
                 n_slots: plan.n_slots.value,

@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use crate::arguments;
 use crate::embedded;
-use crate::flags::{Cli, Command, ServeFlags};
+use crate::flags::{Cli, Command, Quantization, ServeFlags};
 use crate::launch::{self, Launch, LaunchFlags};
 use crate::ledger::{self, Launched};
 use crate::logging;
@@ -309,15 +309,16 @@ pub(crate) struct LocalServer {
 }
 
 /// Serves a model on a free loopback port from a thread of this process, logging only warnings.
-pub(crate) fn start_local(model: &str) -> Result<LocalServer> {
+pub(crate) fn start_local(model: &str, quantization: Option<Quantization>) -> Result<LocalServer> {
     let arguments = [
         &["outrider", "serve", model, "--port", "0"][..],
         &["--log-level", "warn", "--launch-ledger", "none"],
     ]
     .concat();
-    let Command::Serve(flags) = Cli::parse_from(arguments).command else {
+    let Command::Serve(mut flags) = Cli::parse_from(arguments).command else {
         bail!("not a serve command");
     };
+    flags.model.quantization = quantization;
     logging::start(&flags.log_level)?;
     let server = Server::start(&flags, listen(&flags.host, flags.port)?)?;
     let address = server.listener.local_addr()?;

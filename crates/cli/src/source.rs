@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use checkpoint::{Checkpoint, DType, ModelConfig};
 use indicatif::{ProgressBar, ProgressStyle};
-use kernels::{Cpu, Isa, KvType};
+use kernels::{Bits, Cpu, Isa, KvType};
 use model::Model;
 use model::load::Progress;
 use model::network::ModelOptions;
 
 use crate::embedded;
-use crate::flags::{IsaChoice, KvChoice, ModelFlags};
+use crate::flags::{IsaChoice, KvChoice, ModelFlags, Quantization};
 
 /// An opened checkpoint and the name it was asked for by.
 pub(crate) struct Source {
@@ -94,6 +94,29 @@ pub(crate) fn cpu(flags: &ModelFlags) -> Result<Cpu> {
     Ok(Cpu::new(threads, isa(flags)?))
 }
 
+/// The instructions in use, those for integers beside the others.
+pub(crate) fn kernels_of(cpu: &Cpu) -> String {
+    format!("{} ({} for integers)", cpu.isa(), cpu.dot_isa())
+}
+
+/// In how many bits the weights are packed.
+pub(crate) fn bits(flags: &ModelFlags) -> Bits {
+    match flags.quantization {
+        None => Bits::AsStored,
+        Some(Quantization::Int8) => Bits::Eight,
+        Some(Quantization::Int4) => Bits::Four,
+    }
+}
+
+/// The same for the plan.
+pub(crate) fn quantization(flags: &ModelFlags) -> plan::Quantization {
+    match flags.quantization {
+        None => plan::Quantization::AsStored,
+        Some(Quantization::Int8) => plan::Quantization::Int8,
+        Some(Quantization::Int4) => plan::Quantization::Int4,
+    }
+}
+
 /// Element type of the KV store where no plan decides it.
 pub(crate) fn kv_type(choice: KvChoice, config: &ModelConfig) -> KvType {
     planned_kv_type(choice.kv_type().unwrap_or(plan::KvType::of(config.dtype)))
@@ -114,6 +137,7 @@ pub(crate) fn load(source: &Source, cpu: Cpu, options: &ModelOptions) -> Result<
     let model = Model::load(&source.checkpoint, cpu, options, &mut |p| report.show(p))
         .with_context(|| format!("cannot load model {}", source.name))?;
     report.bar.finish_and_clear();
+    tracing::info!("weights {}, kernels {}", model.weight_format(), kernels_of(model.cpu()));
     Ok(model)
 }
 

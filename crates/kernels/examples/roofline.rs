@@ -1,12 +1,13 @@
 //! How close matrix products come to the memory's bandwidth and to the arithmetic of the cores:
-//! `cargo run --release -p kernels --example roofline [threads]`.
+//! `cargo run --release -p kernels --example roofline [threads [bf16|int8|int4 [shape]]]`, where the
+//! shape is a part of a name.
 //!
 //! All row counts and the bandwidth probe take turns, and the best turn of each counts, so that
 //! other load on the machine hits all of them alike.
 
 use std::time::Instant;
 
-use kernels::{Cpu, Isa, Matrix, Part, WeightData, read_bandwidth};
+use kernels::{Bits, Cpu, Isa, Matrix, Part, WeightData, read_bandwidth};
 
 /// Weights of the 0.8B model: name, outputs, inputs.
 const SHAPES: [(&str, usize, usize); 4] = [
@@ -20,15 +21,25 @@ const MAX_OUTPUTS: usize = 8 << 20;
 const N_ROUNDS: usize = 12;
 
 fn main() {
-    let n_threads = std::env::args().nth(1).map_or(2, |n| n.parse().expect("a thread count"));
+    let mut arguments = std::env::args().skip(1);
+    let n_threads = arguments.next().map_or(2, |n| n.parse().expect("a thread count"));
+    let bits = match arguments.next().as_deref() {
+        None | Some("bf16") => Bits::AsStored,
+        Some("int8") => Bits::Eight,
+        Some("int4") => Bits::Four,
+        Some(other) => panic!("{other} is not bf16, int8 or int4"),
+    };
+    let wanted = arguments.next().unwrap_or_default();
     let cpu = Cpu::new(n_threads, Isa::detect());
-    println!("{}, {n_threads} threads, bf16 weights", cpu.isa());
-    for (name, n, k) in SHAPES {
+    println!("{}, {} for integers, {n_threads} threads", cpu.isa(), cpu.dot_isa());
+    for (name, n, k) in SHAPES.into_iter().filter(|(name, ..)| name.contains(&wanted)) {
         // Enough copies that none is still in a cache when its turn comes again.
         let bytes: Vec<u8> = (0..n * k).flat_map(|i| [(i % 251) as u8, 0x3c]).collect();
-        let part = Part { n, data: WeightData::Bf16(&bytes) };
-        let n_copies = (1usize << 30).div_ceil(2 * n * k);
-        let weights: Vec<Matrix> = (0..n_copies).map(|_| Matrix::pack(&cpu, k, &[part])).collect();
+        let part = Part { n, data: WeightData::Bf16(&bytes), bits };
+        let first = Matrix::pack(&cpu, k, &[part]);
+        let n_copies = (1usize << 30).div_ceil(first.bytes());
+        let rest = (1..n_copies).map(|_| Matrix::pack(&cpu, k, &[part]));
+        let weights: Vec<Matrix> = std::iter::once(first).chain(rest).collect();
         let mut turn = weights.iter().cycle();
         let mut gb_per_s = 0.0f64;
         let mut best = [f64::INFINITY; ROWS.len()];
@@ -46,7 +57,7 @@ fn main() {
                 }
             }
         }
-        println!("{name} [{n}, {k}]; memory reads {gb_per_s:.1} GB/s");
+        println!("{name} [{n}, {k}] {}; memory reads {gb_per_s:.1} GB/s", weights[0].format());
         for (m, seconds) in ROWS.into_iter().zip(best).filter(|(_, seconds)| seconds.is_finite()) {
             let achieved = weights[0].bytes() as f64 / seconds / 1e9;
             println!(

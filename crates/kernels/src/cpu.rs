@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::Isa;
+use crate::dot::{DotIsa, DotTarget};
 use crate::isa::Target;
 use crate::pool::Pool;
 
@@ -15,6 +16,7 @@ const WORTH_A_TASK: usize = 32 * 1024;
 /// The operations panic on shapes that do not fit together: those are errors of the program.
 pub struct Cpu {
     target: Target,
+    dot: DotTarget,
     pool: Pool,
 }
 
@@ -24,12 +26,23 @@ impl Cpu {
     /// # Panics
     /// If `n_threads` is 0 or this machine lacks the instruction set.
     pub fn new(n_threads: usize, isa: Isa) -> Cpu {
-        Cpu { target: Target::new(isa), pool: Pool::new(n_threads) }
+        Cpu { target: Target::new(isa), dot: DotTarget::best(isa), pool: Pool::new(n_threads) }
+    }
+
+    /// The same with other instructions for integer products than the fastest.
+    #[cfg(test)]
+    pub(crate) fn with_dot(n_threads: usize, isa: Isa, dot: DotTarget) -> Cpu {
+        Cpu { dot, ..Cpu::new(n_threads, isa) }
     }
 
     /// The instruction set in use.
     pub fn isa(&self) -> Isa {
         self.target.isa()
+    }
+
+    /// The instructions for integer products in use.
+    pub fn dot_isa(&self) -> DotIsa {
+        self.dot.isa()
     }
 
     /// Number of threads, the calling one included.
@@ -39,6 +52,10 @@ impl Cpu {
 
     pub(crate) fn target(&self) -> Target {
         self.target
+    }
+
+    pub(crate) fn dot(&self) -> DotTarget {
+        self.dot
     }
 
     /// Runs `n_tasks` tasks, on all threads where the `cost` of one (in multiply-adds) makes

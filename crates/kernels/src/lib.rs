@@ -1,12 +1,15 @@
 //! Tensor operations on the CPU and the worker pool.
 //!
-//! Activations are f32, weights f32 or bf16 as stored. Every output is a fixed sequence of f32
-//! operations, so it has the same bits on every instruction set and with any number of rows,
-//! threads and chunks: that is what lets speculation, batching and prefix reuse be exact.
+//! Activations are f32, weights f32 or bf16 as stored, or of 8 or 4 bits. Every output is a fixed
+//! sequence of f32 operations and exact integer sums, so it has the same bits on every instruction
+//! set and with any number of rows, threads and chunks: that is what lets speculation, batching
+//! and prefix reuse be exact.
 //!
 //! An operation is written once, as a function over sixteen lanes (`lanes`, `math`), compiled for
 //! each instruction set (`isa`) and run on the pool's threads (`pool`, `cpu`). `tile` is the one
-//! inner loop of matrix products (`matrix`, `matmul`) and attention (`kv_store`, `attention`);
+//! inner loop of float matrix products (`matrix`, `matmul`) and attention (`kv_store`,
+//! `attention`); products with quantised weights (`quant`) are written over sixteen integer lanes
+//! (`dot`) in the same way;
 //! `conv` and `delta_net` advance the recurrent state (`state_store`).
 
 // The one crate that may: vector instructions, tasks that write disjoint parts, huge pages.
@@ -22,6 +25,7 @@ mod cpu;
 mod delta_net;
 #[cfg(test)]
 mod delta_net_tests;
+mod dot;
 mod heads;
 mod isa;
 mod kv_int8;
@@ -33,6 +37,7 @@ mod matrix;
 mod memory;
 mod norm;
 mod pool;
+mod quant;
 mod rope;
 mod softmax;
 mod span;
@@ -40,18 +45,21 @@ mod state_store;
 #[cfg(test)]
 mod testing;
 mod tile;
+mod weight_data;
 
 pub use bandwidth::read_bandwidth;
 pub use conv::ConvWeight;
 pub use cpu::Cpu;
 pub use delta_net::{DeltaInput, DeltaParams};
+pub use dot::DotIsa;
 pub use heads::{Fused, Heads};
 pub use isa::Isa;
 pub use kv_store::{KV_BLOCK, KvShape, KvStore, KvType};
-pub use matrix::{Matrix, Part, WeightData, WeightFormat};
+pub use matrix::{Bits, Matrix, Part, WeightFormat};
 pub use rope::Rope;
 pub use span::Span;
 pub use state_store::{DeltaShape, StateStore};
+pub use weight_data::WeightData;
 
 /// A model is moved to the thread that runs it.
 const _: fn() = || {

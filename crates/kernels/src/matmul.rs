@@ -3,16 +3,22 @@
 use crate::cpu::Cpu;
 use crate::matrix::Matrix;
 use crate::memory::Disjoint;
+use crate::quant::inputs::Inputs;
+use crate::quant::product::{self, CodedTile, Outputs, PASS_ROWS};
+use crate::quant::{Coding, GROUP};
 use crate::tile::{Rows, TILE, product};
 
 /// Rows that pass together over the tiles: few enough that they stay in the L2 cache.
 const CHUNK: usize = 96;
+/// The same for quantised rows, in bytes.
+const CHUNK_BYTES: usize = 512 << 10;
 
 impl Cpu {
     /// `y[m, n] = x[m, k] W[n, k]^T` for any m >= 1.
     ///
-    /// Each output is `fold over k ascending of fma(x[k], w[n, k], acc)` from 0: its bits depend
-    /// on its row and its weights only.
+    /// Each output depends on its row and its weights only, to the bit. With float weights it is
+    /// `fold over k ascending of fma(x[k], w[n, k], acc)` from 0; with quantised ones what
+    /// `quant` defines.
     ///
     /// # Panics
     /// If `x` is not whole rows of k or `y` is not m rows of n.
@@ -21,24 +27,55 @@ impl Cpu {
         let m = x.len() / k;
         assert_eq!(x.len(), m * k, "x is not [m, {k}]");
         assert_eq!(y.len(), m * n, "y is not [{m}, {n}]");
-        let n_chunks = m.div_ceil(CHUNK);
+        if w.is_quantised() {
+            self.with_quantised(x, k, |inputs| self.product(w, x, Some(inputs), y));
+        } else {
+            self.product(w, x, None, y);
+        }
+    }
+
+    /// The product, of the inputs as they are for tiles of floats and quantised for the others.
+    fn product(&self, w: &Matrix, x: &[f32], inputs: Option<&Inputs<'_>>, y: &mut [f32]) {
+        let (k, n) = (w.k(), w.n());
+        let m = x.len() / k;
+        let chunk = match inputs {
+            None => CHUNK,
+            Some(_) => (CHUNK_BYTES / k.next_multiple_of(GROUP)).max(PASS_ROWS),
+        };
+        let n_chunks = m.div_ceil(chunk);
         let y = Disjoint::new(y);
         self.run(n_chunks * w.n_tiles(), TILE * k * m / n_chunks.max(1), &|i| {
-            let (chunk, tile) = (i / w.n_tiles(), i % w.n_tiles());
+            let (chunk, tile) = (i / w.n_tiles(), w.tile(i % w.n_tiles()));
             let (first, end) = (chunk * m / n_chunks, (chunk + 1) * m / n_chunks);
-            let rows = Rows {
-                m: end - first,
-                k,
-                x: x[first * k..].as_ptr(),
-                x_stride: k,
-                y: y.as_ptr().wrapping_add(first * n + tile * TILE),
-                y_stride: n,
-                n: TILE.min(n - tile * TILE),
-                accumulate: false,
-            };
-            // SAFETY: x is [m, k] and y [m, n]; each task writes the columns of its own tile in
-            // the rows of its own chunk.
-            unsafe { product(self.target(), w.tile(tile), rows) };
+            let outputs = y.as_ptr().wrapping_add(first * n + tile.outputs.start);
+            let n_outputs = tile.outputs.len();
+            match (tile.floats(), inputs) {
+                (Some(floats), _) => {
+                    let rows = Rows {
+                        m: end - first,
+                        k,
+                        x: x[first * k..].as_ptr(),
+                        x_stride: k,
+                        y: outputs,
+                        y_stride: n,
+                        n: n_outputs,
+                        accumulate: false,
+                    };
+                    // SAFETY: x is [m, k] and y [m, n]; each task writes the columns of its own
+                    // tile in the rows of its own chunk.
+                    unsafe { product(self.target(), floats, rows) };
+                }
+                (None, Some(inputs)) => {
+                    let coding = Coding::of(tile.format).expect("numbers with scales");
+                    let coded = CodedTile { coding, k, bytes: tile.bytes };
+                    let outputs = Outputs { y: outputs, y_stride: n, n: n_outputs };
+                    // SAFETY: as above.
+                    unsafe {
+                        product::product(self.dot(), coded, inputs, first..end, outputs);
+                    }
+                }
+                (None, None) => unreachable!("inputs are quantised where weights are"),
+            }
         });
     }
 }
@@ -46,8 +83,9 @@ impl Cpu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::matrix::{Part, WeightData};
+    use crate::matrix::{Bits, Part};
     use crate::testing::{Random, bits, isas};
+    use crate::weight_data::WeightData;
 
     fn pack(cpu: &Cpu, n: usize, k: usize, w: &[f32], as_bf16: bool) -> Matrix {
         let bytes: Vec<u8> = if as_bf16 {
@@ -56,7 +94,7 @@ mod tests {
             w.iter().flat_map(|w| w.to_le_bytes()).collect()
         };
         let data = if as_bf16 { WeightData::Bf16(&bytes) } else { WeightData::F32(&bytes) };
-        Matrix::pack(cpu, k, &[Part { n, data }])
+        Matrix::pack(cpu, k, &[Part { n, data, bits: Bits::AsStored }])
     }
 
     /// The definition.

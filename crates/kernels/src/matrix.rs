@@ -1,10 +1,14 @@
 //! Packed weights.
 
-use half::f16;
+use std::fmt;
+use std::ops::Range;
 
 use crate::cpu::Cpu;
 use crate::memory::{Arena, Disjoint};
+use crate::quant::pack::{quantise_group, repack_row};
+use crate::quant::{Coding, GROUP};
 use crate::tile::{TILE, Tile, prefetch};
+use crate::weight_data::{WeightData, element, widen};
 
 /// How a [`Matrix`] stores its elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,32 +17,47 @@ pub enum WeightFormat {
     F32,
     /// The upper halves of 32-bit floats.
     Bf16,
+    /// 8 bits, a half-precision scale for 128 columns.
+    Int8,
+    /// 8 bits, a half-precision scale for 32 columns: the numbers of GGUF's type of that name.
+    Q8_0,
+    /// 4 bits, a half-precision scale for 32 columns: the numbers of GGUF's type of that name.
+    Q4_0,
 }
 
-/// Rows of a weight as they lie in a file: little-endian, row-major `[n, k]`, any alignment.
-#[derive(Clone, Copy, Debug)]
-pub enum WeightData<'a> {
-    /// IEEE single precision.
-    F32(&'a [u8]),
-    /// bfloat16.
-    Bf16(&'a [u8]),
-    /// IEEE half precision.
-    F16(&'a [u8]),
+impl WeightFormat {
+    /// Bytes of a tile of 64 outputs and k columns.
+    fn tile_bytes(self, k: usize) -> usize {
+        match self {
+            WeightFormat::F32 => 4 * k * TILE,
+            WeightFormat::Bf16 => 4 * k.div_ceil(2) * TILE,
+            _ => Coding::of(self).expect("numbers with scales").tile_bytes(k),
+        }
+    }
 }
 
-impl<'a> WeightData<'a> {
-    fn bytes(self) -> &'a [u8] {
-        match self {
-            WeightData::F32(bytes) | WeightData::Bf16(bytes) | WeightData::F16(bytes) => bytes,
-        }
+impl fmt::Display for WeightFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WeightFormat::F32 => "f32",
+            WeightFormat::Bf16 => "bf16",
+            WeightFormat::Int8 => "int8",
+            WeightFormat::Q8_0 => "q8_0",
+            WeightFormat::Q4_0 => "q4_0",
+        })
     }
+}
 
-    fn element_bytes(self) -> usize {
-        match self {
-            WeightData::F32(_) => 4,
-            WeightData::Bf16(_) | WeightData::F16(_) => 2,
-        }
-    }
+/// How many bits a [`Part`] may be packed in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bits {
+    /// As it is stored.
+    #[default]
+    AsStored,
+    /// 8; what is stored in fewer stays as it is.
+    Eight,
+    /// 4.
+    Four,
 }
 
 /// Some rows of a [`Matrix`]: fused projections are packed from several tensors.
@@ -48,50 +67,101 @@ pub struct Part<'a> {
     pub n: usize,
     /// Their elements, `[n, k]`.
     pub data: WeightData<'a>,
+    /// How they are packed.
+    pub bits: Bits,
+}
+
+impl Part<'_> {
+    /// None for floats, which are packed as their neighbours allow.
+    fn format(&self) -> Option<WeightFormat> {
+        match (self.data, self.bits) {
+            (WeightData::Q4_0(_), _) | (_, Bits::Four) => Some(WeightFormat::Q4_0),
+            (WeightData::Q8_0(_), _) => Some(WeightFormat::Q8_0),
+            (_, Bits::Eight) => Some(WeightFormat::Int8),
+            (_, Bits::AsStored) => None,
+        }
+    }
 }
 
 /// A weight `[n, k]` packed for [`Cpu::matmul`].
 ///
-/// Tiles of 64 outputs: f32 as `[n/64][k][64]`, bf16 as `[n/64][k/2][64][2]`, so that one
-/// sequential stream passes all the weights of a tile in the order of k. Missing outputs of the
-/// last tile, and the second half of the last pair where k is odd, are zero.
+/// Tiles of 64 outputs: f32 as `[n/64][k][64]`, bf16 as `[n/64][k/2][64][2]`, the others as
+/// [`Coding`] says, so that one sequential stream passes all the weights of a tile in the order
+/// of k. Missing outputs of the last tile, and the second half of the last pair where k is odd,
+/// are zero. Parts of different formats are sections of their own tiles.
 pub struct Matrix {
     n: usize,
     k: usize,
-    format: WeightFormat,
+    sections: Vec<Section>,
     tiles: Arena,
 }
 
+/// Consecutive outputs in one format.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Section {
+    pub(crate) format: WeightFormat,
+    /// First output.
+    first: usize,
+    n: usize,
+    /// First tile, and where its bytes start.
+    first_tile: usize,
+    start: usize,
+}
+
+/// One tile of a matrix.
+pub(crate) struct TileAt<'a> {
+    pub(crate) format: WeightFormat,
+    pub(crate) bytes: &'a [u8],
+    /// Its outputs.
+    pub(crate) outputs: Range<usize>,
+}
+
 impl Matrix {
-    /// Packs the parts one below the other. bf16 parts stay bf16 if all are; otherwise everything
-    /// is widened to f32.
+    /// Packs the parts one below the other. Floats that follow one another stay bf16 if all are,
+    /// and are widened to f32 otherwise.
     ///
     /// # Panics
-    /// If k is 0 or a part does not have `n * k` elements.
+    /// If k is 0, or not whole blocks of a part, or a part does not have `n * k` elements.
     pub fn pack(cpu: &Cpu, k: usize, parts: &[Part<'_>]) -> Matrix {
         assert!(k > 0, "a weight without inputs");
         for part in parts {
-            let bytes = part.n * k * part.data.element_bytes();
+            assert!(part.data.divides(k), "{k} columns are not whole blocks of 32");
+            let bytes = part.n * part.data.row_bytes(k);
             assert_eq!(part.data.bytes().len(), bytes, "a part is not [{}, {k}]", part.n);
         }
-        let all_bf16 = parts.iter().all(|part| matches!(part.data, WeightData::Bf16(_)));
-        let format = if all_bf16 { WeightFormat::Bf16 } else { WeightFormat::F32 };
-        let n = parts.iter().map(|part| part.n).sum::<usize>();
-        let n_tiles = n.div_ceil(TILE);
-        let words = tile_words(format, k);
-        let mut tiles = Arena::of::<u32>(n_tiles * words);
-        let all = Disjoint::new(tiles.as_mut_slice::<u32>());
+        let mut sections: Vec<Section> = Vec::new();
+        let (mut first, mut first_tile, mut start) = (0, 0, 0);
+        for run in parts.chunk_by(|a, b| a.format() == b.format()) {
+            let all_bf16 = run.iter().all(|part| matches!(part.data, WeightData::Bf16(_)));
+            let floats = if all_bf16 { WeightFormat::Bf16 } else { WeightFormat::F32 };
+            let format = run[0].format().unwrap_or(floats);
+            let n = run.iter().map(|part| part.n).sum();
+            sections.push(Section { format, first, n, first_tile, start });
+            first += n;
+            first_tile += n.div_ceil(TILE);
+            start += n.div_ceil(TILE) * format.tile_bytes(k);
+        }
+        let mut matrix = Matrix { n: first, k, sections, tiles: Arena::new(start) };
+        let mut tiles = std::mem::replace(&mut matrix.tiles, Arena::new(0));
+        let all = Disjoint::new(tiles.as_mut_slice::<u8>());
         // The thread that packs a tile is the one that will read it (see the pool).
-        cpu.run(n_tiles, TILE * k, &|tile| {
+        cpu.run(first_tile, TILE * k, &|tile| {
+            let (section, range) = matrix.locate(tile);
             // SAFETY: each task takes its own tile.
-            let words = unsafe { all.part(tile * words..(tile + 1) * words) };
-            let rows = row_sources(k, parts, tile * TILE);
-            match format {
-                WeightFormat::Bf16 => pack_bf16(words, k, &rows),
-                WeightFormat::F32 => pack_f32(words, k, &rows),
+            let bytes = unsafe { all.part(range) };
+            let output = section.first + (tile - section.first_tile) * TILE;
+            let rows = row_sources(k, parts, output..section.first + section.n);
+            match section.format {
+                WeightFormat::Bf16 => pack_bf16(bytemuck::cast_slice_mut(bytes), k, &rows),
+                WeightFormat::F32 => pack_f32(bytemuck::cast_slice_mut(bytes), k, &rows),
+                format => {
+                    let coding = Coding::of(format).expect("numbers with scales");
+                    pack_numbers(cpu, coding, bytes, k, &rows);
+                }
             }
         });
-        Matrix { n, k, format, tiles }
+        matrix.tiles = tiles;
+        matrix
     }
 
     /// Number of rows (outputs).
@@ -109,34 +179,50 @@ impl Matrix {
         self.tiles.len()
     }
 
-    /// How the elements are stored.
+    /// How most of the elements are stored.
     pub fn format(&self) -> WeightFormat {
-        self.format
+        let largest = self.sections.iter().max_by_key(|section| section.n);
+        largest.expect("a weight has outputs").format
+    }
+
+    /// Whether some of it has scales.
+    pub(crate) fn is_quantised(&self) -> bool {
+        self.sections.iter().any(|section| Coding::of(section.format).is_some())
     }
 
     pub(crate) fn n_tiles(&self) -> usize {
-        self.n.div_ceil(TILE)
+        self.sections.iter().map(|section| section.n.div_ceil(TILE)).sum()
     }
 
-    pub(crate) fn tile(&self, tile: usize) -> Tile<'_> {
-        let words = tile_words(self.format, self.k);
-        let range = tile * words..(tile + 1) * words;
-        match self.format {
-            WeightFormat::F32 => Tile::F32(&self.tiles.as_slice()[range]),
-            WeightFormat::Bf16 => Tile::Bf16(&self.tiles.as_slice()[range]),
-        }
+    /// The section of a tile and the bytes of it.
+    fn locate(&self, tile: usize) -> (Section, Range<usize>) {
+        let i = self.sections.partition_point(|section| section.first_tile <= tile) - 1;
+        let section = self.sections[i];
+        let bytes = section.format.tile_bytes(self.k);
+        let start = section.start + (tile - section.first_tile) * bytes;
+        (section, start..start + bytes)
+    }
+
+    pub(crate) fn tile(&self, tile: usize) -> TileAt<'_> {
+        let (section, range) = self.locate(tile);
+        let first = section.first + (tile - section.first_tile) * TILE;
+        let outputs = first..(first + TILE).min(section.first + section.n);
+        TileAt { format: section.format, bytes: &self.tiles.as_slice()[range], outputs }
     }
 
     /// Copies one row of the weight, widened.
     fn row(&self, n: usize, out: &mut [f32]) {
-        let lane = n % TILE;
-        match self.tile(n / TILE) {
-            Tile::F32(elements) => {
+        let i = self.sections.partition_point(|section| section.first <= n) - 1;
+        let section = self.sections[i];
+        let lane = (n - section.first) % TILE;
+        let tile = self.tile(section.first_tile + (n - section.first) / TILE);
+        match tile.floats() {
+            Some(Tile::F32(elements)) => {
                 for (k, out) in out.iter_mut().enumerate() {
                     *out = elements[k * TILE + lane];
                 }
             }
-            Tile::Bf16(pairs) => {
+            Some(Tile::Bf16(pairs)) => {
                 for (pair, out) in out.chunks_mut(2).enumerate() {
                     let word = pairs[pair * TILE + lane];
                     out[0] = f32::from_bits(word << 16);
@@ -145,6 +231,24 @@ impl Matrix {
                     }
                 }
             }
+            None => {
+                let coding = Coding::of(tile.format).expect("numbers with scales");
+                for (column, out) in out.iter_mut().enumerate() {
+                    let (number, scale) = coding.element(tile.bytes, self.k, lane, column);
+                    *out = number as f32 * scale;
+                }
+            }
+        }
+    }
+}
+
+impl<'a> TileAt<'a> {
+    /// The tile as floats, if it is.
+    pub(crate) fn floats(&self) -> Option<Tile<'a>> {
+        match self.format {
+            WeightFormat::F32 => Some(Tile::F32(bytemuck::cast_slice(self.bytes))),
+            WeightFormat::Bf16 => Some(Tile::Bf16(bytemuck::cast_slice(self.bytes))),
+            _ => None,
         }
     }
 }
@@ -168,39 +272,28 @@ impl Cpu {
     }
 }
 
-/// 32-bit words of one tile.
-fn tile_words(format: WeightFormat, k: usize) -> usize {
-    match format {
-        WeightFormat::F32 => k * TILE,
-        WeightFormat::Bf16 => k.div_ceil(2) * TILE,
-    }
-}
+/// Up to 64 rows; `None` past the last row.
+type RowSources<'a> = [Option<WeightData<'a>>; TILE];
 
-/// The bytes of the 64 rows from `first` on; `None` past the last row.
-fn row_sources<'a>(k: usize, parts: &[Part<'a>], first: usize) -> [Option<WeightData<'a>>; TILE] {
+/// The first 64 rows of these outputs.
+fn row_sources<'a>(k: usize, parts: &[Part<'a>], outputs: Range<usize>) -> RowSources<'a> {
     let row = |mut n: usize| {
         for part in parts {
             if n < part.n {
-                let bytes = k * part.data.element_bytes();
-                let row = &part.data.bytes()[n * bytes..(n + 1) * bytes];
-                return Some(match part.data {
-                    WeightData::F32(_) => WeightData::F32(row),
-                    WeightData::Bf16(_) => WeightData::Bf16(row),
-                    WeightData::F16(_) => WeightData::F16(row),
-                });
+                return Some(part.data.row(n, k));
             }
             n -= part.n;
         }
         None
     };
-    std::array::from_fn(|lane| row(first + lane))
+    std::array::from_fn(|lane| outputs.clone().nth(lane).and_then(row))
 }
 
 /// Words of each row that are packed at a time: two cache lines of the source.
 const BLOCK: usize = 32;
 
 /// Transposes 64 rows of bf16 into pairs along k.
-fn pack_bf16(words: &mut [u32], k: usize, rows: &[Option<WeightData<'_>>; TILE]) {
+fn pack_bf16(words: &mut [u32], k: usize, rows: &RowSources<'_>) {
     for (block, words) in words.chunks_mut(BLOCK * TILE).enumerate() {
         for (lane, row) in rows.iter().enumerate() {
             let Some(row) = row else { continue };
@@ -221,7 +314,7 @@ fn pack_bf16(words: &mut [u32], k: usize, rows: &[Option<WeightData<'_>>; TILE])
 }
 
 /// Transposes 64 rows of any type into f32.
-fn pack_f32(words: &mut [u32], k: usize, rows: &[Option<WeightData<'_>>; TILE]) {
+fn pack_f32(words: &mut [u32], k: usize, rows: &RowSources<'_>) {
     for (block, words) in words.chunks_mut(BLOCK * TILE).enumerate() {
         let columns = block * BLOCK..k.min((block + 1) * BLOCK);
         for (lane, row) in rows.iter().enumerate() {
@@ -233,20 +326,43 @@ fn pack_f32(words: &mut [u32], k: usize, rows: &[Option<WeightData<'_>>; TILE]) 
     }
 }
 
-/// One element of a row, widened.
-fn element(row: WeightData<'_>, column: usize) -> f32 {
-    match row {
-        WeightData::F32(bytes) => f32::from_le_bytes(bytes.as_chunks().0[column]),
-        WeightData::Bf16(bytes) => {
-            f32::from_bits(u32::from(u16::from_le_bytes(bytes.as_chunks().0[column])) << 16)
+/// Quantises 64 rows, or copies them if they are in this coding already.
+fn pack_numbers(cpu: &Cpu, coding: Coding, tile: &mut [u8], k: usize, rows: &RowSources<'_>) {
+    let as_is = |row: &Option<WeightData<'_>>| match row {
+        Some(WeightData::Q8_0(_)) => coding.bits == 8,
+        Some(WeightData::Q4_0(_)) => coding.bits == 4,
+        _ => false,
+    };
+    let mut columns = [[0.0; TILE]; GROUP];
+    let mut rest = &mut *tile;
+    for g in 0..k.div_ceil(GROUP) {
+        let n = coding.columns(k, g);
+        let (group, next) = rest.split_at_mut(coding.group_bytes(n));
+        rest = next;
+        if rows.iter().all(as_is) {
+            continue;
         }
-        WeightData::F16(bytes) => f16::from_le_bytes(bytes.as_chunks().0[column]).to_f32(),
+        for (lane, row) in rows.iter().enumerate().filter(|(_, row)| !as_is(row)) {
+            let mut wide = [0.0; GROUP];
+            if let Some(row) = row {
+                let first = g * GROUP;
+                widen(*row, first, &mut wide[..n.min(k - first)]);
+            }
+            for (column, wide) in columns.iter_mut().zip(wide) {
+                column[lane] = wide;
+            }
+        }
+        quantise_group(cpu.target(), coding, &columns[..n], group);
+    }
+    for (lane, row) in rows.iter().enumerate().filter(|(_, row)| as_is(row)) {
+        let row = row.expect("a row that is as it is");
+        repack_row(coding, row.bytes(), k, lane, tile);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use half::bf16;
+    use half::{bf16, f16};
 
     use super::*;
     use crate::Isa;
@@ -280,7 +396,7 @@ mod tests {
                 .map(|&n| {
                     let data = WeightData::Bf16(&bytes[start..start + n * k * 2]);
                     start += n * k * 2;
-                    Part { n, data }
+                    Part { n, data, bits: Bits::AsStored }
                 })
                 .collect();
             let w = Matrix::pack(&cpu, k, &parts);
@@ -299,9 +415,9 @@ mod tests {
             x[2..4].iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect();
         let half: Vec<u8> = x[4..].iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect();
         let parts = [
-            Part { n: 1, data: WeightData::F32(&single) },
-            Part { n: 1, data: WeightData::Bf16(&brain) },
-            Part { n: 1, data: WeightData::F16(&half) },
+            Part { n: 1, data: WeightData::F32(&single), bits: Bits::AsStored },
+            Part { n: 1, data: WeightData::Bf16(&brain), bits: Bits::AsStored },
+            Part { n: 1, data: WeightData::F16(&half), bits: Bits::AsStored },
         ];
         let w = Matrix::pack(&cpu, 2, &parts);
         assert_eq!(w.format(), WeightFormat::F32);
@@ -313,14 +429,22 @@ mod tests {
     #[should_panic(expected = "a part is not [2, 3]")]
     fn a_part_of_the_wrong_size_is_refused() {
         let cpu = Cpu::new(1, Isa::Scalar);
-        Matrix::pack(&cpu, 3, &[Part { n: 2, data: WeightData::F32(&[0; 20]) }]);
+        Matrix::pack(
+            &cpu,
+            3,
+            &[Part { n: 2, data: WeightData::F32(&[0; 20]), bits: Bits::AsStored }],
+        );
     }
 
     #[test]
     #[should_panic(expected = "an id is not a row of the weight")]
     fn an_id_past_the_last_row_is_refused() {
         let cpu = Cpu::new(1, Isa::Scalar);
-        let w = Matrix::pack(&cpu, 1, &[Part { n: 2, data: WeightData::F32(&[0; 8]) }]);
+        let w = Matrix::pack(
+            &cpu,
+            1,
+            &[Part { n: 2, data: WeightData::F32(&[0; 8]), bits: Bits::AsStored }],
+        );
         cpu.embed(&w, &[2], &mut [0.0]);
     }
 }

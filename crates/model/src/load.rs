@@ -1,8 +1,9 @@
 //! From a checkpoint to packed weights.
 
 use checkpoint::config::{LayerKind, ModelConfig};
+use checkpoint::names::{EMBEDDING, HEAD};
 use checkpoint::{Checkpoint, CheckpointError, DType, Tensor};
-use kernels::{ConvWeight, Cpu, DeltaParams, Matrix, Part, WeightData};
+use kernels::{Bits, ConvWeight, Cpu, DeltaParams, Matrix, Part, WeightData};
 
 use crate::weights::{DeltaNet, DraftWeights, FullAttention, Layer, Mixer, Weights};
 
@@ -28,11 +29,11 @@ pub struct Progress {
     pub total_bytes: u64,
 }
 
-/// Reads and packs every weight; `draft` asks for the draft head too.
+/// Reads and packs every weight in so many bits; `draft` asks for the draft head too.
 pub(crate) fn weights(
     checkpoint: &Checkpoint,
     cpu: &Cpu,
-    draft: bool,
+    (bits, draft): (Bits, bool),
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Weights, LoadError> {
     if draft && !checkpoint.has_mtp() {
@@ -42,6 +43,7 @@ pub(crate) fn weights(
         checkpoint,
         config: checkpoint.config(),
         cpu,
+        bits,
         done_bytes: 0,
         n_full: 0,
         n_linear: 0,
@@ -54,6 +56,7 @@ struct Loader<'a> {
     checkpoint: &'a Checkpoint,
     config: &'a ModelConfig,
     cpu: &'a Cpu,
+    bits: Bits,
     done_bytes: u64,
     n_full: usize,
     n_linear: usize,
@@ -63,7 +66,7 @@ struct Loader<'a> {
 impl Loader<'_> {
     fn model(&mut self, draft: bool) -> Result<Weights, CheckpointError> {
         let (vocab, hidden) = (self.config.vocab_size, self.config.hidden_size);
-        let embedding = self.matrix(hidden, &[("model.embed_tokens.weight", vocab)])?;
+        let embedding = self.matrix(hidden, &[(EMBEDDING, vocab)])?;
         let kinds = self.config.layers.clone();
         let layers = kinds
             .iter()
@@ -73,7 +76,7 @@ impl Loader<'_> {
         let norm = self.norm("model.norm.weight", hidden)?;
         let head = match self.config.tied {
             true => None,
-            false => Some(self.matrix(hidden, &[("lm_head.weight", vocab)])?),
+            false => Some(self.matrix(hidden, &[(HEAD, vocab)])?),
         };
         let draft = draft.then(|| self.draft_head()).transpose()?;
         Ok(Weights { embedding, layers, norm, head, draft })
@@ -172,15 +175,19 @@ impl Loader<'_> {
     fn matrix(&mut self, k: usize, parts: &[(&str, usize)]) -> Result<Matrix, CheckpointError> {
         let tensors = parts
             .iter()
-            .map(|(name, n)| self.checkpoint.tensor(name, &[*n, k]).map(unpacked))
-            .collect::<Result<Vec<_>, _>>()?;
+            .map(|(name, n)| {
+                let tensor = self.checkpoint.tensor(name, &[*n, k])?;
+                let bits = bits_of(name, tensor.dtype(), self.bits);
+                Ok((bits, if is_gate(name) { floats(tensor) } else { readable(tensor) }))
+            })
+            .collect::<Result<Vec<_>, CheckpointError>>()?;
         let parts: Vec<Part<'_>> = parts
             .iter()
             .zip(&tensors)
-            .map(|((_, n), tensor)| Part { n: *n, data: weight_data(tensor) })
+            .map(|((_, n), (bits, tensor))| Part { n: *n, data: data(tensor), bits: *bits })
             .collect();
         let packed = Matrix::pack(self.cpu, k, &parts);
-        self.done_bytes += tensors.iter().map(Tensor::stored_bytes).sum::<u64>();
+        self.done_bytes += tensors.iter().map(|(_, t)| t.stored_bytes()).sum::<u64>();
         (self.progress)(Progress {
             done_bytes: self.done_bytes,
             total_bytes: self.checkpoint.weight_bytes().max(self.done_bytes),
@@ -202,18 +209,50 @@ impl Loader<'_> {
     }
 }
 
-/// A tensor in a type that the kernels pack; the block types as f32.
-fn unpacked(tensor: Tensor<'_>) -> Tensor<'_> {
+/// In how many bits the matrix of this name is packed where `asked` is asked for.
+///
+/// The gates of the recurrence stay floats: they are few, and their errors add up over the whole
+/// sequence. The embedding, and the output matrix, have 8 bits or more: every logit is taken as it
+/// comes from there. What is stored in 8 bits or fewer in a way that no kernel reads has 8.
+fn bits_of(name: &str, dtype: DType, asked: Bits) -> Bits {
+    let is_vocabulary = name == EMBEDDING || name == HEAD;
+    match (asked, dtype) {
+        _ if is_gate(name) => Bits::AsStored,
+        (Bits::Four, _) if is_vocabulary => Bits::Eight,
+        (Bits::AsStored, DType::F32 | DType::Bf16 | DType::F16 | DType::Q8_0 | DType::Q4_0) => {
+            Bits::AsStored
+        }
+        (Bits::AsStored, _) => Bits::Eight,
+        _ => asked,
+    }
+}
+
+/// Whether a matrix computes the gates of the recurrence.
+fn is_gate(name: &str) -> bool {
+    name.ends_with(".in_proj_a.weight") || name.ends_with(".in_proj_b.weight")
+}
+
+/// A tensor in a type that the kernels pack.
+fn readable(tensor: Tensor<'_>) -> Tensor<'_> {
+    match tensor.dtype() {
+        DType::Q8_0 | DType::Q4_0 => tensor,
+        _ => floats(tensor),
+    }
+}
+
+fn floats(tensor: Tensor<'_>) -> Tensor<'_> {
     match tensor.dtype() {
         DType::F32 | DType::Bf16 | DType::F16 => tensor,
         _ => tensor.into_f32(),
     }
 }
 
-fn weight_data<'a>(tensor: &'a Tensor<'_>) -> WeightData<'a> {
+fn data<'a>(tensor: &'a Tensor<'_>) -> WeightData<'a> {
     match tensor.dtype() {
         DType::Bf16 => WeightData::Bf16(tensor.bytes()),
         DType::F16 => WeightData::F16(tensor.bytes()),
+        DType::Q8_0 => WeightData::Q8_0(tensor.bytes()),
+        DType::Q4_0 => WeightData::Q4_0(tensor.bytes()),
         _ => WeightData::F32(tensor.bytes()),
     }
 }

@@ -3,7 +3,7 @@
 use checkpoint::Checkpoint;
 use checkpoint::config::{LayerKind, ModelConfig};
 use kernels::{
-    Cpu, DeltaShape, KV_BLOCK, KvShape, KvStore, KvType, Rope, Span, StateStore, WeightFormat,
+    Bits, Cpu, DeltaShape, KV_BLOCK, KvShape, KvStore, KvType, Rope, Span, StateStore, WeightFormat,
 };
 
 use crate::batch::{Batch, DraftSpan, Forward};
@@ -16,6 +16,8 @@ use crate::weights::Weights;
 /// Sizes of a model's stores and buffers; they come from the plan.
 #[derive(Clone, Debug)]
 pub struct ModelOptions {
+    /// In how many bits the matrices are packed.
+    pub bits: Bits,
     /// Element type of the KV store.
     pub kv_type: KvType,
     /// KV blocks of 64 positions, all layers.
@@ -64,7 +66,7 @@ impl Model {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Self, LoadError> {
         let config = checkpoint.config().clone();
-        let weights = load::weights(checkpoint, &cpu, options.draft, progress)?;
+        let weights = load::weights(checkpoint, &cpu, (options.bits, options.draft), progress)?;
         let n_linear = config.layers.iter().filter(|k| **k == LayerKind::Linear).count();
         let n_kv_layers = config.layers.len() - n_linear + usize::from(options.draft);
         let kv_shape = KvShape {

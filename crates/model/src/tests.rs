@@ -7,7 +7,7 @@ mod invariance;
 use std::path::PathBuf;
 
 use checkpoint::Checkpoint;
-use kernels::{Cpu, Isa, KvType};
+use kernels::{Bits, Cpu, Isa, KvType};
 
 use crate::batch::{Batch, Forward, Span};
 use crate::network::{Model, ModelOptions};
@@ -19,6 +19,7 @@ fn folder(name: &str) -> PathBuf {
 
 fn options(draft: bool) -> ModelOptions {
     ModelOptions {
+        bits: Bits::AsStored,
         kv_type: KvType::F32,
         n_blocks: 16,
         n_slots: 4,

@@ -3,6 +3,8 @@
 //! The formulas restate from shapes alone what `kernels` and `model` allocate; a test in `testkit`
 //! holds them against each other.
 
+use std::fmt;
+
 use checkpoint::config::{AttentionConfig, DeltaConfig, LayerKind, ModelConfig};
 use checkpoint::names::{EMBEDDING, HEAD};
 use checkpoint::{Checkpoint, DType};
@@ -64,9 +66,35 @@ impl KvType {
     }
 }
 
+/// In how many bits the matrices are packed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Quantization {
+    /// As they are stored.
+    #[default]
+    AsStored,
+    /// 8.
+    Int8,
+    /// 4; embedding and output matrix 8.
+    Int4,
+}
+
+impl fmt::Display for Quantization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AsStored => "as they are stored",
+            Self::Int8 => "int8",
+            Self::Int4 => "int4, embedding and output matrix int8",
+        })
+    }
+}
+
 /// A model as far as memory depends on it.
 #[derive(Clone, Debug)]
 pub struct ModelBytes {
+    /// How the weights are packed.
+    pub quantization: Quantization,
+    /// Whether all products are of floats.
+    all_floats: bool,
     /// Shapes.
     pub config: ModelConfig,
     /// Packed weights.
@@ -96,14 +124,18 @@ impl WeightBytes {
 
 impl ModelBytes {
     /// The bytes of a checkpoint.
-    pub fn of(checkpoint: &Checkpoint) -> Self {
+    pub fn of(checkpoint: &Checkpoint, quantization: Quantization) -> Self {
         let dtype = |name: &str| checkpoint.dtype(name).unwrap_or(checkpoint.config().dtype);
-        Self::new(checkpoint.config(), &dtype)
+        Self::new(checkpoint.config(), quantization, &dtype)
     }
 
     /// The bytes of a model whose tensors have these stored types, by canonical name.
-    pub fn new(config: &ModelConfig, dtype: &dyn Fn(&str) -> DType) -> Self {
-        let packer = Packer { config, dtype };
+    pub fn new(
+        config: &ModelConfig,
+        quantization: Quantization,
+        dtype: &dyn Fn(&str) -> DType,
+    ) -> Self {
+        let packer = Packer { config, quantization, dtype };
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
         let layer =
             |(i, kind): (usize, &LayerKind)| packer.layer(&format!("model.layers.{i}."), *kind);
@@ -113,7 +145,9 @@ impl ModelBytes {
             head: if config.tied { 0 } else { packer.matrix(hidden, &[(HEAD, vocab)]) },
             draft_head: if config.n_mtp_layers == 0 { 0 } else { packer.draft_head() },
         };
-        Self { config: config.clone(), weights }
+        // A file has one type but for a few tensors.
+        let all_floats = packer.format("model.layers.0.mlp.down_proj.weight") == Format::Float;
+        Self { quantization, all_floats, config: config.clone(), weights }
     }
 
     /// Bytes of one KV block of 64 positions over all attention layers, the draft head's included
@@ -156,10 +190,40 @@ impl ModelBytes {
         // Residual stream, normed, projected back, final, fed to the draft head, and gathered twice
         // as wide; gate and up and their product; the position.
         let row = 7 * hidden_size + fused + mixed + linear + 3 * intermediate_size + 1;
+        let widest = (2 * hidden_size).max(mixed).max(intermediate_size);
         floats(max_rows) * row as u64
             + floats(max_logit_rows) * vocab_size as u64
             + self.attention_scratch()
+            + self.quantised_rows(max_rows, widest)
     }
+}
+
+/// Columns that share the scale of an activation, and the bytes that belong to them: the numbers,
+/// the scale, and five sums. Matrix tiles may read 32 rows behind the last.
+const GROUP: usize = 128;
+const ROW_GROUP_BYTES: usize = GROUP + 6 * 4;
+const SPARE_BYTES: usize = 32 * GROUP;
+
+impl ModelBytes {
+    /// Bytes of the rows that a matrix product reads, quantised.
+    fn quantised_rows(&self, max_rows: usize, width: usize) -> u64 {
+        match self.all_floats {
+            true => 0,
+            false => (max_rows * width.div_ceil(GROUP) * ROW_GROUP_BYTES + SPARE_BYTES) as u64,
+        }
+    }
+}
+
+/// How some rows of a matrix are packed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Format {
+    /// Floats: bf16 where all neighbours are, else f32.
+    Float,
+    /// A scale for 128 columns.
+    Int8,
+    /// A scale for 32 columns, 8 bits or 4.
+    Q8_0,
+    Q4_0,
 }
 
 /// Elements of the recurrent state of one layer of one sequence.
@@ -187,17 +251,45 @@ fn floats(n: usize) -> u64 {
 /// Sizes of weights as `model` packs them: projections of one input fused, the rest as f32.
 struct Packer<'a> {
     config: &'a ModelConfig,
+    quantization: Quantization,
     dtype: &'a dyn Fn(&str) -> DType,
 }
 
 impl Packer<'_> {
-    /// A packed `[n, k]` of several tensors: rows padded to tiles of 64; bf16, with columns in
-    /// pairs, if all of them are, else f32.
+    /// A packed `[n, k]` of several tensors: neighbours of one format together, their rows padded
+    /// to tiles of 64.
     fn matrix(&self, k: usize, parts: &[(&str, usize)]) -> u64 {
+        let sections = parts.chunk_by(|(a, _), (b, _)| self.format(a) == self.format(b));
+        sections.map(|parts| self.section(k, parts)).sum()
+    }
+
+    /// bf16, with columns in pairs, if all are, else f32; or numbers with a scale of two bytes for
+    /// some columns, which are padded to what the kernels take at a time.
+    fn section(&self, k: usize, parts: &[(&str, usize)]) -> u64 {
         let n = parts.iter().map(|(_, n)| n).sum::<usize>().next_multiple_of(BLOCK_LEN);
-        match parts.iter().all(|(name, _)| (self.dtype)(name) == DType::Bf16) {
-            true => (n * k.next_multiple_of(2)) as u64 * 2,
-            false => floats(n * k),
+        let all_bf16 = parts.iter().all(|(name, _)| (self.dtype)(name) == DType::Bf16);
+        let row = match self.format(parts[0].0) {
+            Format::Float if all_bf16 => 2 * k.next_multiple_of(2),
+            Format::Float => 4 * k,
+            Format::Int8 => k.next_multiple_of(64) + 2 * k.div_ceil(128),
+            Format::Q8_0 => k.next_multiple_of(32) + 2 * k.div_ceil(32),
+            Format::Q4_0 => k.next_multiple_of(32) / 2 + 2 * k.div_ceil(32),
+        };
+        (n * row) as u64
+    }
+
+    /// The gates of the recurrence stay floats, and the vocabulary has 8 bits or more; 4 bits stay
+    /// 4, and what is stored in 8 bits or fewer in a way that no kernel reads has 8.
+    fn format(&self, name: &str) -> Format {
+        let is_gate = name.ends_with(".in_proj_a.weight") || name.ends_with(".in_proj_b.weight");
+        let is_vocabulary = name == EMBEDDING || name == HEAD;
+        match (self.quantization, (self.dtype)(name)) {
+            _ if is_gate => Format::Float,
+            (_, DType::Q4_0) => Format::Q4_0,
+            (Quantization::Int4, _) if !is_vocabulary => Format::Q4_0,
+            (_, DType::Q8_0) => Format::Q8_0,
+            (Quantization::AsStored, DType::F32 | DType::Bf16 | DType::F16) => Format::Float,
+            _ => Format::Int8,
         }
     }
 

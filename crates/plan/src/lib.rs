@@ -9,7 +9,7 @@ mod pools;
 mod server;
 mod units;
 
-pub use bytes::{BLOCK_LEN, CARRY_ROWS, KvType, ModelBytes, WeightBytes};
+pub use bytes::{BLOCK_LEN, CARRY_ROWS, KvType, ModelBytes, Quantization, WeightBytes};
 pub use error::PlanError;
 pub use host::{Host, HostError, MemoryLimit};
 pub use options::{DEFAULT_RUNNING, PlanOptions};

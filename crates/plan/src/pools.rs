@@ -219,6 +219,7 @@ impl<'a> Planner<'a> {
             mem_fraction_static: options.mem_fraction_static,
             budget_bytes: self.budget,
             weights: self.model.weights,
+            quantization: self.model.quantization,
             scratch_bytes: self.scratch(running, chunk),
             draft_depth: options.draft_depth,
             kv_type: self.kv_type,

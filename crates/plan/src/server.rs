@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::bytes::{BLOCK_LEN, KvType, WeightBytes};
+use crate::bytes::{BLOCK_LEN, KvType, Quantization, WeightBytes};
 use crate::host::{Host, MemoryLimit};
 use crate::units::Bytes;
 
@@ -19,6 +19,8 @@ pub struct Plan {
     pub budget_bytes: u64,
     /// Packed weights.
     pub weights: WeightBytes,
+    /// How they are packed.
+    pub quantization: Quantization,
     /// Activation buffers and logits.
     pub scratch_bytes: u64,
     /// Deepest draft; 0 when the draft head is not loaded.
@@ -172,7 +174,7 @@ impl fmt::Display for Plan {
         line("memory", bytes(host.memory_bytes), source.to_string())?;
         let fraction = format!("--mem-fraction-static {}", self.mem_fraction_static);
         line("budget", bytes(self.budget_bytes), fraction)?;
-        line("weights", bytes(self.weight_bytes()), String::new())?;
+        line("weights", bytes(self.weight_bytes()), self.quantization.to_string())?;
         let rows = format!("{} rows, {} of logits", self.max_rows, self.max_logit_rows);
         line("buffers", bytes(self.scratch_bytes), rows)?;
         let slots = format!("{} slots of {}", self.n_slots.value, Bytes(self.slot_bytes));

@@ -5,9 +5,11 @@ use std::path::Path;
 use checkpoint::config::LayerKind;
 use checkpoint::{Checkpoint, DType};
 use kernels::{
-    Cpu, DeltaShape, Isa, KvShape, KvStore, KvType, Matrix, Part, StateStore, WeightData,
+    Bits, Cpu, DeltaShape, Isa, KvShape, KvStore, KvType, Matrix, Part, StateStore, WeightData,
 };
-use plan::ModelBytes;
+use model::Model;
+use model::network::ModelOptions;
+use plan::{ModelBytes, Quantization};
 
 fn checkpoints() -> impl Iterator<Item = Checkpoint> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -21,7 +23,7 @@ fn checkpoints() -> impl Iterator<Item = Checkpoint> {
 fn kv_blocks_are_as_large_as_planned() {
     for checkpoint in checkpoints() {
         let config = checkpoint.config();
-        let planned = ModelBytes::of(&checkpoint);
+        let planned = ModelBytes::of(&checkpoint, Quantization::AsStored);
         for with_draft_head in [false, true] {
             let shape = KvShape {
                 n_layers: config.n_layers(LayerKind::Full) + usize::from(with_draft_head),
@@ -51,7 +53,7 @@ fn state_slots_are_as_large_as_planned() {
             value_dim: delta.value_dim,
             conv_kernel: delta.conv_kernel,
         };
-        let planned = ModelBytes::of(&checkpoint);
+        let planned = ModelBytes::of(&checkpoint, Quantization::AsStored);
         for max_pending in [0, 1, 3, 15] {
             let bytes = StateStore::bytes_per_slot(&shape, max_pending) as u64;
             assert_eq!(planned.slot(max_pending, false), bytes);
@@ -59,11 +61,39 @@ fn state_slots_are_as_large_as_planned() {
     }
 }
 
+/// A model whose pools are as small as they can be.
+fn load(checkpoint: &Checkpoint, bits: Bits) -> Model {
+    let options = ModelOptions {
+        bits,
+        kv_type: KvType::F32,
+        n_blocks: 1,
+        n_slots: 1,
+        max_rows: 1,
+        max_logit_rows: 1,
+        max_pending: 1,
+        draft: false,
+    };
+    Model::load(checkpoint, Cpu::new(1, Isa::detect()), &options, &mut |_| {}).unwrap()
+}
+
 #[test]
 fn packed_weights_are_as_large_as_planned() {
-    let cpu = Cpu::new(1, Isa::Scalar);
     for checkpoint in checkpoints() {
         let config = checkpoint.config();
+        // Norms and the like, which are not matrices and never quantised.
+        let mut plain = None;
+        for (quantization, bits) in [
+            (Quantization::AsStored, Bits::AsStored),
+            (Quantization::Int8, Bits::Eight),
+            (Quantization::Int4, Bits::Four),
+        ] {
+            let planned = ModelBytes::of(&checkpoint, quantization).weights;
+            let head = if config.tied { planned.embedding } else { planned.head };
+            let read = load(&checkpoint, bits).step_weight_bytes() as u64;
+            let others = (planned.layers + head).checked_sub(read).expect("matrices and others");
+            assert_eq!(*plain.get_or_insert(others), others, "{quantization}");
+            assert!(others < 4 * 64 * config.hidden_size as u64 * config.layers.len() as u64);
+        }
         let shape = [config.vocab_size, config.hidden_size];
         let embedding = checkpoint.tensor("model.embed_tokens.weight", &shape).unwrap();
         let data = match embedding.dtype() {
@@ -72,8 +102,13 @@ fn packed_weights_are_as_large_as_planned() {
             DType::F16 => WeightData::F16(embedding.bytes()),
             other => panic!("no golden is stored as {other}"),
         };
-        let packed = Matrix::pack(&cpu, shape[1], &[Part { n: shape[0], data }]);
-        let planned = ModelBytes::of(&checkpoint);
-        assert_eq!(planned.weights.embedding, packed.bytes() as u64);
+        for (quantization, bits) in
+            [(Quantization::AsStored, Bits::AsStored), (Quantization::Int4, Bits::Eight)]
+        {
+            let part = Part { n: shape[0], data, bits };
+            let packed = Matrix::pack(&Cpu::new(1, Isa::detect()), shape[1], &[part]);
+            let planned = ModelBytes::of(&checkpoint, quantization);
+            assert_eq!(planned.weights.embedding, packed.bytes() as u64);
+        }
     }
 }

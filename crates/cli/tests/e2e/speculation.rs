@@ -68,6 +68,37 @@ fn tokens_do_not_depend_on_the_draft_depth() {
     }
 }
 
+/// The same with weights in 8 and 4 bits, and the server says which.
+#[test]
+fn tokens_of_quantised_weights_do_not_depend_on_the_draft_depth() {
+    let bodies: Vec<Value> = prompts::KINDS
+        .iter()
+        .flat_map(|text| {
+            [(0.0, 0), (0.9, 21)].map(|(temperature, seed)| {
+                let sampling = json!({"temperature": temperature, "sampling_seed": seed,
+                    "max_new_tokens": 60, "ignore_eos": true});
+                native(*text, sampling)
+            })
+        })
+        .collect();
+    let answers = |flags: &[&str]| -> Vec<Vec<u32>> {
+        let server = Server::start(flags);
+        let answers = at_once(&bodies, |body| output(&server.ok("/generate", body)));
+        let info = server.client().get("/server_info").json();
+        assert_eq!(info["quantization"], json!(flags.get(1)), "{info}");
+        answers
+    };
+    let as_stored = answers(&[]);
+    for format in ["int8", "int4"] {
+        let plain = answers(&["--quantization", format, "--speculative-algorithm", "none"]);
+        assert_ne!(plain, as_stored, "{format} changes nothing");
+        for depth in ["3", "8"] {
+            let flags = ["--quantization", format, "--speculative-num-steps", depth];
+            assert_eq!(answers(&flags), plain, "{format}, depth {depth}");
+        }
+    }
+}
+
 /// Case C05: sampling costs some acceptance and not all of it, and so does a long life.
 #[test]
 fn acceptance_survives_sampling_and_a_long_conversation() {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use checkpoint::Checkpoint;
-use kernels::{Cpu, Isa, KvType};
+use kernels::{Bits, Cpu, Isa, KvType};
 use model::Model;
 use model::network::ModelOptions;
 
@@ -13,14 +13,18 @@ use crate::request::{Request, Sampling};
 
 /// The embedded model, with stores for this configuration.
 pub(super) fn model(config: &EngineConfig) -> Model {
-    with_kv(config, KvType::F32)
+    with_types(config, (Bits::AsStored, KvType::F32))
 }
 
-fn with_kv(config: &EngineConfig, kv_type: KvType) -> Model {
+/// How the weights are packed, and the KV.
+type Types = (Bits, KvType);
+
+fn with_types(config: &EngineConfig, (bits, kv_type): Types) -> Model {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/outrider-tiny");
     let checkpoint = Checkpoint::open(&folder).expect("the embedded model");
     let max_depth = config.speculation.max_depth();
     let options = ModelOptions {
+        bits,
         kv_type,
         n_blocks: config.n_blocks,
         n_slots: config.n_slots,
@@ -32,8 +36,8 @@ fn with_kv(config: &EngineConfig, kv_type: KvType) -> Model {
     Model::load(&checkpoint, Cpu::new(2, Isa::detect()), &options, &mut |_| {}).expect("it loads")
 }
 
-fn rig(config: EngineConfig, kv_type: KvType) -> Rig {
-    Rig::with_model(Box::new(with_kv(&config, kv_type)), config)
+fn rig(config: EngineConfig, types: Types) -> Rig {
+    Rig::with_model(Box::new(with_types(&config, types)), config)
 }
 
 /// Prompts with a common beginning, at every kind of temperature, some penalised.
@@ -66,13 +70,22 @@ fn requests() -> Vec<Request> {
 fn speculation_company_chunks_and_cache_change_no_token_of_a_real_model() {
     let requests = requests();
     let auto = Speculation::Auto { max_depth: 4 };
-    for kv_type in [KvType::F32, KvType::Bf16, KvType::Int8] {
+    for types in [
+        (Bits::AsStored, KvType::F32),
+        (Bits::AsStored, KvType::Bf16),
+        (Bits::AsStored, KvType::Int8),
+        (Bits::Eight, KvType::F32),
+        (Bits::Four, KvType::Bf16),
+    ] {
         let one = EngineConfig { max_running: 1, chunked_prefill_size: 512, ..config() };
-        let mut plain = rig(one, kv_type);
+        let mut plain = rig(one, types);
         let alone: Vec<_> = requests.iter().map(|r| plain.alone(r.clone())).collect();
-        for (speculation, chunked_prefill_size, n_blocks) in
-            [(Speculation::Off, 64, 10), (Speculation::Fixed(3), 128, 64), (auto, 64, 12)]
-        {
+        for (speculation, chunked_prefill_size, n_blocks) in [
+            (Speculation::Off, 64, 10),
+            (Speculation::Fixed(3), 128, 64),
+            (Speculation::Fixed(8), 64, 64),
+            (auto, 64, 12),
+        ] {
             let config = EngineConfig {
                 speculation,
                 chunked_prefill_size,
@@ -81,13 +94,16 @@ fn speculation_company_chunks_and_cache_change_no_token_of_a_real_model() {
                 prefix_cache: Some(PrefixCache { snapshot_interval: 64 }),
                 ..config()
             };
-            let mut rig = rig(config, kv_type);
+            let mut rig = rig(config, types);
             for round in 0..2 {
                 let heard: Vec<_> = requests.iter().map(|r| rig.submit(r.clone())).collect();
                 rig.run();
                 for (i, (heard, alone)) in heard.iter().zip(&alone).enumerate() {
                     let heard = heard.lock().expect("not poisoned");
-                    assert_eq!(&heard.tokens, alone, "request {i}, {speculation:?}, {round}");
+                    assert_eq!(
+                        &heard.tokens, alone,
+                        "request {i}, {types:?}, {speculation:?}, {round}"
+                    );
                 }
             }
             let totals = rig.engine.snapshot.totals;
@@ -102,10 +118,15 @@ fn speculation_company_chunks_and_cache_change_no_token_of_a_real_model() {
 /// Prompts of every length around a block, a chunk and a snapshot, cold and warm, at every type of KV.
 #[test]
 fn no_border_changes_a_token_of_a_real_model() {
-    for kv_type in [KvType::F32, KvType::Bf16, KvType::Int8] {
+    for types in [
+        (Bits::AsStored, KvType::F32),
+        (Bits::AsStored, KvType::Bf16),
+        (Bits::AsStored, KvType::Int8),
+        (Bits::Four, KvType::F32),
+    ] {
         let long = requests()[3].prompt.clone();
         let one = EngineConfig { max_running: 1, chunked_prefill_size: 512, ..config() };
-        let mut plain = rig(one, kv_type);
+        let mut plain = rig(one, types);
         let config = EngineConfig {
             speculation: Speculation::Fixed(3),
             chunked_prefill_size: 64,
@@ -113,7 +134,7 @@ fn no_border_changes_a_token_of_a_real_model() {
             prefix_cache: Some(PrefixCache { snapshot_interval: 128 }),
             ..config()
         };
-        let mut warm = rig(config, kv_type);
+        let mut warm = rig(config, types);
         for n in [1, 2, 61, 62, 63, 64, 65, 66, 100, 126, 127, 128, 129, 130, 191, 192, 193, 256] {
             let request = Request {
                 id: n as u64,
@@ -123,8 +144,8 @@ fn no_border_changes_a_token_of_a_real_model() {
                 boundaries: vec![n - n.min(3)],
             };
             let alone = plain.alone(request.clone());
-            assert_eq!(warm.alone(request.clone()), alone, "{n} tokens, {kv_type:?}");
-            assert_eq!(warm.alone(request), alone, "{n} tokens again, {kv_type:?}");
+            assert_eq!(warm.alone(request.clone()), alone, "{n} tokens, {types:?}");
+            assert_eq!(warm.alone(request), alone, "{n} tokens again, {types:?}");
         }
         let n_cached = warm.engine.snapshot.totals.n_cached_tokens;
         assert!(!n_cached.is_multiple_of(64) && n_cached > 1000, "{n_cached}");

@@ -6,7 +6,7 @@ use super::{LANES, Lanes};
 
 /// Lanes 0..8 and 8..16.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx2(pub(super) __m256, pub(super) __m256);
+pub(crate) struct Avx2(pub(crate) __m256, pub(crate) __m256);
 
 /// Evaluates intrinsics that need only the instruction set.
 macro_rules! simd {

@@ -6,7 +6,7 @@ use super::{LANES, Lanes};
 
 /// Sixteen lanes in one register.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512(pub(super) __m512);
+pub(crate) struct Avx512(pub(crate) __m512);
 
 /// Evaluates intrinsics that need only the instruction set.
 macro_rules! simd {

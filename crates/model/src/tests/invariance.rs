@@ -17,44 +17,64 @@ fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Every row's logits when the prompt runs in one piece on two threads.
-fn alone(name: &str, tokens: &[u32]) -> Vec<u32> {
-    bits(&run(&mut load(name), tokens, span(0, tokens.len())))
+/// A model and the bits its weights are packed in.
+type Case = (&'static str, Bits);
+
+const CASES: [Case; 8] = [
+    ("hybrid-tiny-f32", Bits::AsStored),
+    ("hybrid-tiny-tied-bf16", Bits::AsStored),
+    ("qwen3-tiny-bf16", Bits::AsStored),
+    ("llama-tiny-f32", Bits::AsStored),
+    ("hybrid-tiny-tied-bf16", Bits::Eight),
+    ("hybrid-tiny-f32", Bits::Four),
+    ("qwen3-tiny-bf16", Bits::Four),
+    ("llama-tiny-f32", Bits::Eight),
+];
+
+fn load_case((name, bits): Case, cpu: Cpu, draft: bool) -> Model {
+    load_with(name, cpu, &ModelOptions { bits, ..options(draft) })
 }
 
-const NAMES: [&str; 4] =
-    ["hybrid-tiny-f32", "hybrid-tiny-tied-bf16", "qwen3-tiny-bf16", "llama-tiny-f32"];
+/// On two threads, with the draft head where there is one.
+fn load_whole(case: Case) -> Model {
+    load_case(case, Cpu::new(2, Isa::detect()), case.0.starts_with("hybrid"))
+}
+
+/// Every row's logits when the prompt runs in one piece on two threads.
+fn alone(case: Case, tokens: &[u32]) -> Vec<u32> {
+    bits(&run(&mut load_whole(case), tokens, span(0, tokens.len())))
+}
 
 #[test]
 fn chunking_changes_no_bit() {
-    for name in NAMES {
+    for case in CASES {
         let tokens = prompt(1, 120);
-        let want = alone(name, &tokens);
+        let want = alone(case, &tokens);
         for chunk in [1, 2, 3, 17, 63, 64, 65, 119] {
             // Without the draft head: single rows would pile up waiting for it.
-            let mut model = load_with(name, Cpu::new(2, Isa::detect()), &options(false));
+            let mut model = load_case(case, Cpu::new(2, Isa::detect()), false);
             let mut logits = Vec::new();
             for (i, piece) in tokens.chunks(chunk).enumerate() {
                 logits.extend(run(&mut model, piece, span(i * chunk, piece.len())));
             }
-            assert_eq!(bits(&logits), want, "{name} in chunks of {chunk}");
+            assert_eq!(bits(&logits), want, "{case:?} in chunks of {chunk}");
         }
     }
 }
 
 #[test]
 fn threads_and_instruction_sets_change_no_bit() {
-    for name in NAMES {
+    for case in CASES {
         let tokens = prompt(2, 100);
-        let want = alone(name, &tokens);
+        let want = alone(case, &tokens);
         let mut machines = vec![(1, Isa::detect()), (3, Isa::detect()), (2, Isa::Scalar)];
         if Isa::detect() == Isa::Avx512 {
             machines.push((2, Isa::Avx2));
         }
         for (threads, isa) in machines {
-            let mut model = load_with(name, Cpu::new(threads, isa), &options(false));
+            let mut model = load_case(case, Cpu::new(threads, isa), false);
             let logits = run(&mut model, &tokens, span(0, tokens.len()));
-            assert_eq!(bits(&logits), want, "{name} on {threads} threads of {isa}");
+            assert_eq!(bits(&logits), want, "{case:?} on {threads} threads of {isa}");
         }
     }
 }
@@ -62,11 +82,11 @@ fn threads_and_instruction_sets_change_no_bit() {
 /// Four sequences of different lengths advance together, prefill beside decode.
 #[test]
 fn batch_mates_change_no_bit() {
-    for name in NAMES {
+    for case in CASES {
         let prompts: Vec<Vec<u32>> = (0..4).map(|i| prompt(10 + i, 40 + 23 * i as usize)).collect();
         let blocks: Vec<[u32; 2]> = (0..4).map(|i| [i, 15 - i]).collect();
-        let want: Vec<Vec<u32>> = prompts.iter().map(|p| alone(name, p)).collect();
-        let mut model = load(name);
+        let want: Vec<Vec<u32>> = prompts.iter().map(|p| alone(case, p)).collect();
+        let mut model = load_whole(case);
         let vocab = model.config.vocab_size;
         let mut got: Vec<Vec<u32>> = vec![Vec::new(); 4];
         let mut done = [0; 4];
@@ -104,17 +124,17 @@ fn batch_mates_change_no_bit() {
                 (0..n).for_each(|_| got[i].extend(bits(logits.next().expect("a row"))));
             }
         }
-        assert_eq!(got, want, "{name}");
+        assert_eq!(got, want, "{case:?}");
     }
 }
 
 /// Rejected drafts leave no trace: verify passes give the logits of plain decoding.
 #[test]
 fn rejected_drafts_change_no_bit() {
-    for name in ["hybrid-tiny-f32", "hybrid-tiny-tied-bf16"] {
+    for case in CASES.into_iter().filter(|(name, _)| name.starts_with("hybrid")) {
         let tokens = prompt(3, 110);
-        let want = alone(name, &tokens);
-        let mut model = load(name);
+        let want = alone(case, &tokens);
+        let mut model = load_whole(case);
         let vocab = model.config.vocab_size;
         run(&mut model, &tokens[..20], span(0, 20));
         let (mut pos, mut n_replay, mut round) = (20, 0, 0);
@@ -132,7 +152,7 @@ fn rejected_drafts_change_no_bit() {
             let verify = Span { n_replay, n_commit: 1, ..span(pos, rows.len()) };
             let logits = bits(&run(&mut model, &rows, verify));
             let got = &logits[..(n + 1) * vocab];
-            assert_eq!(got, &want[pos * vocab..][..got.len()], "{name} at {pos}");
+            assert_eq!(got, &want[pos * vocab..][..got.len()], "{case:?} at {pos}");
             pos += n + 1;
             n_replay = n;
             round += 1;

@@ -10,7 +10,7 @@ use super::report::{EnginePlan, MemoryLine};
 use super::shape::{FeedForward, ModelShape};
 use super::speed::{self, Cost};
 use super::{EngineError, GIB};
-use crate::{Host, KvType, MemoryLimit, ModelBytes, PlanOptions};
+use crate::{Host, KvType, MemoryLimit, ModelBytes, PlanOptions, Quantization};
 
 /// The plan of `outrider serve`.
 ///
@@ -34,7 +34,7 @@ pub fn plan(args: &EngineArgs) -> Result<EnginePlan, EngineError> {
         memory_bytes: (args.device.memory_gib * GIB) as u64,
         memory_limit: MemoryLimit::Machine,
     };
-    let bytes = ModelBytes::new(&config, &|_| DType::Bf16);
+    let bytes = ModelBytes::new(&config, Quantization::AsStored, &|_| DType::Bf16);
     let plan = crate::plan(&options(flags)?, &bytes, &host).map_err(|e| refuses(e.to_string()))?;
     let context = plan.context_length.value as u64;
     let kv_tokens = plan.max_total_tokens() as u64;

@@ -1,7 +1,7 @@
 //! Models and machines to plan for.
 
 use checkpoint::{DType, ModelConfig};
-use plan::{Host, MemoryLimit, ModelBytes};
+use plan::{Host, MemoryLimit, ModelBytes, Quantization};
 use serde_json::{Value, json};
 
 pub(crate) const GIB: u64 = 1 << 30;
@@ -17,7 +17,7 @@ pub(crate) fn host(memory_bytes: u64) -> Host {
 
 pub(crate) fn model(config: &Value, dtype: DType) -> ModelBytes {
     let config = ModelConfig::parse("config.json", config.to_string().as_bytes()).unwrap();
-    ModelBytes::new(&config, &|_| dtype)
+    ModelBytes::new(&config, Quantization::AsStored, &|_| dtype)
 }
 
 /// A hybrid with the head sizes of the published models.
@@ -71,7 +71,7 @@ pub(crate) fn large() -> ModelBytes {
 
 pub(crate) fn tiny() -> ModelBytes {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/outrider-tiny");
-    ModelBytes::of(&checkpoint::Checkpoint::open(path.as_ref()).unwrap())
+    ModelBytes::of(&checkpoint::Checkpoint::open(path.as_ref()).unwrap(), Quantization::AsStored)
 }
 
 /// A model without recurrent state.

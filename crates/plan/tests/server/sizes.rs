@@ -1,7 +1,7 @@
 //! Bytes of the published models.
 
 use checkpoint::DType;
-use plan::{KvType, ModelBytes};
+use plan::{KvType, ModelBytes, Quantization};
 
 use crate::models::{dense, large, model, small, tiny};
 
@@ -53,7 +53,9 @@ fn rows_are_padded_to_tiles_and_one_wide_part_widens_a_projection() {
     // Keys as they are, values to whole tiles.
     assert_eq!(narrow.kv_block(KvType::F32, false), (80 + 128) * 64 * 4);
 
-    let mixed = ModelBytes::new(&narrow.config, &|name| match name.contains("k_proj") {
+    let mixed = ModelBytes::new(&narrow.config, Quantization::AsStored, &|name| match name
+        .contains("k_proj")
+    {
         true => DType::F32,
         false => DType::Bf16,
     });
