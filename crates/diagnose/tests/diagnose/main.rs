@@ -7,3 +7,4 @@ mod document;
 mod evidence;
 mod mechanisms;
 mod scenario;
+mod story;
