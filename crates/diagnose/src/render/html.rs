@@ -1,6 +1,6 @@
 //! The report as one HTML file: no network, no scripts needed to read it, light and dark, printable.
 
-use super::text::{headline, option_words};
+use super::text::{headline, option_words, step_words};
 use crate::report::{Report, Row, value};
 use crate::text;
 
@@ -40,6 +40,7 @@ pub fn html(report: &Report) -> String {
         out.push_str(&format!("<p>{}</p>\n", escape(mechanism)));
     }
     waterfall(report, &mut out);
+    measured(report, &mut out);
     suspects(report, &mut out);
     configurations(report, &mut out);
     fix(report, &mut out);
@@ -90,6 +91,26 @@ fn waterfall(report: &Report, out: &mut String) {
         ));
     }
     out.push_str("</table>\n");
+}
+
+/// Client and server side by side, and the parts of a step.
+fn measured(report: &Report, out: &mut String) {
+    let cell = |value: Option<f64>| value.map_or(String::new(), text::number);
+    if !report.sides.is_empty() {
+        out.push_str("<h2>Measured now</h2><table><tr><th>quantity</th><th class=\"n\">client</th><th class=\"n\">server</th><th>unit</th></tr>\n");
+        for both in &report.sides {
+            out.push_str(&format!(
+                "<tr><td><abbr title=\"{}\">{}</abbr></td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td></tr>\n",
+                escape(both.quantity.definition()),
+                both.quantity.name(),
+                cell(both.client),
+                cell(both.server),
+                both.quantity.unit()
+            ));
+        }
+        out.push_str("</table>\n");
+    }
+    list("Step", &report.step.iter().map(step_words).collect::<Vec<_>>(), out);
 }
 
 fn suspects(report: &Report, out: &mut String) {

@@ -1,6 +1,6 @@
 //! The report as Markdown, for an issue or a wiki.
 
-use super::text::{headline, option_words};
+use super::text::{headline, option_words, step_words};
 use crate::report::{Report, value};
 use crate::text;
 
@@ -33,6 +33,7 @@ pub fn markdown(report: &Report) -> String {
         let cell = |side: &Option<String>| side.clone().unwrap_or_default();
         out.push_str(&format!("| offloaded_layers | {} | {} | | |\n", cell(before), cell(now)));
     }
+    measured(report, &mut out);
     out.push_str("\n## Suspects\n\n| | factor | before | now | explains | mechanism |\n|---|---|---|---|---:|---|\n");
     for (i, suspect) in report.suspects.iter().enumerate() {
         let explains =
@@ -72,6 +73,26 @@ pub fn markdown(report: &Report) -> String {
     section(&mut out, "Not judged", &report.gaps);
     section(&mut out, "Next", &report.next_test.clone().into_iter().collect::<Vec<_>>());
     out
+}
+
+/// Client and server side by side, and the parts of a step.
+fn measured(report: &Report, out: &mut String) {
+    let cell = |value: Option<f64>| value.map_or(String::new(), text::number);
+    if !report.sides.is_empty() {
+        out.push_str(
+            "\n## Measured now\n\n| quantity | client | server | unit |\n|---|---:|---:|---|\n",
+        );
+    }
+    for both in &report.sides {
+        out.push_str(&format!(
+            "| {} | {} | {} | {} |\n",
+            both.quantity.name(),
+            cell(both.client),
+            cell(both.server),
+            both.quantity.unit()
+        ));
+    }
+    section(out, "Step", &report.step.iter().map(step_words).collect::<Vec<_>>());
 }
 
 fn section(out: &mut String, title: &str, lines: &[String]) {

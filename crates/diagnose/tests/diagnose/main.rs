@@ -3,6 +3,7 @@
 mod any_folder;
 mod cases;
 mod commands;
+mod decoys;
 mod document;
 mod evidence;
 mod mechanisms;

@@ -83,6 +83,8 @@ pub(crate) struct Sglang {
     pub(crate) limit: u64,
     pub(crate) capped: bool,
     pub(crate) draft_tokens: u64,
+    /// Whether the printed accept rate counts the bonus token, as releases up to 0.5.10 do.
+    pub(crate) bonus_in_rate: bool,
     pub(crate) running: u64,
     pub(crate) queue: u64,
     pub(crate) accept_len: f64,
@@ -110,6 +112,7 @@ impl Sglang {
             limit: 16,
             capped: false,
             draft_tokens: 4,
+            bonus_in_rate: false,
             running: 1,
             queue: 0,
             accept_len: 2.7,
@@ -239,7 +242,10 @@ impl Sglang {
                 if self.args.contains(&("decode_log_interval", "1")) { 1.0 } else { 40.0 };
             t += interval / steps;
             let shown = if i % 10 == 0 { 0.6 } else { 1.0 };
-            let rate = (len - 1.0) / (self.draft_tokens - 1).max(1) as f64;
+            let rate = match self.bonus_in_rate {
+                true => len / self.draft_tokens as f64,
+                false => (len - 1.0) / (self.draft_tokens - 1).max(1) as f64,
+            };
             let accept = if self.draft_tokens > 1 {
                 format!("accept len: {len:.2}, accept rate: {rate:.2}, ")
             } else {
