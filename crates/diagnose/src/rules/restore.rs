@@ -89,6 +89,7 @@ impl View<'_> {
             else {
                 continue;
             };
+            let flag = written(flag);
             let key = Key::Known(factor);
             let asked_now = is.get(&key).filter(|e| e.why == Why::Asked);
             let spelled = now
@@ -104,14 +105,12 @@ impl View<'_> {
                 {
                     // A switch is restored by taking its flag away, or by giving it again.
                     match asked_now {
-                        Some(_) => fix.unset.push(spelled.unwrap_or_else(|| flag.to_owned())),
-                        None => fix.set.push((flag.to_owned(), String::new())),
+                        Some(_) => fix.unset.push(spelled.unwrap_or(flag)),
+                        None => fix.set.push((flag, String::new())),
                     }
                 }
-                Some(old) => fix.set.push((flag.to_owned(), old.value.to_string())),
-                None if asked_now.is_some() => {
-                    fix.unset.push(spelled.unwrap_or_else(|| flag.to_owned()))
-                }
+                Some(old) => fix.set.push((flag, old.value.to_string())),
+                None if asked_now.is_some() => fix.unset.push(spelled.unwrap_or(flag)),
                 None => {}
             }
         }
@@ -213,4 +212,12 @@ pub(super) fn compared(view: View<'_>, label: &str, quantity: Q) -> Option<Strin
 pub(super) fn places(view: View<'_>) -> Option<String> {
     let (before, now) = (view.case.before.in_force.as_ref()?, view.case.now.in_force.as_ref()?);
     Some(format!("{} against {}", before.place(), now.place()))
+}
+
+/// A flag as it is typed: behind the dot stands a key of a JSON object, and those are spelled with underscores.
+fn written(flag: &str) -> String {
+    match flag.split_once('.') {
+        Some((parent, key)) => format!("{parent}.{}", key.replace('-', "_")),
+        None => flag.to_owned(),
+    }
 }

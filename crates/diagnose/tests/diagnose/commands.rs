@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use diagnose::collect::live::StepTimes;
 use diagnose::commands::{self, ConfigsArgs, DiagnoseArgs, DiffArgs, LogsArgs};
+use diagnose::evidence::{Item, Side};
 use diagnose::{collect, render, report};
+use dialects::info::Steps;
 use serde_json::Value as Json;
 
-use crate::scenario::{Folder, Sglang};
+use crate::scenario::{Folder, Probe, Sglang};
 
 /// Secrets of every shape, planted in every place where a configuration is kept.
 const SECRETS: &[&str] = &[
@@ -299,4 +302,24 @@ fn a_log_of_another_place_counts_as_now() {
     let report: Json = serde_json::from_slice(&out).unwrap();
     assert_eq!(report["complaint"], "slow  since monday");
     assert_eq!(report["losses"][0]["felt"], "stream tok/s");
+}
+
+#[test]
+fn every_form_of_the_report_shows_both_sides_and_the_step() {
+    let folder = Folder::new();
+    folder
+        .write("now/server.log", &Sglang::new(26).log())
+        .write("now/probe.json", &Probe::new(26, 104.0).json());
+    let mut evidence = collect::from_folder(folder.path()).unwrap();
+    let sums = Steps { n_steps: 100.0, n_rounds: 100.0, forward_s: 1.5, ..Steps::default() };
+    let what = StepTimes { seconds: 5.0, sums };
+    evidence.steps.push(Item { side: Side::Now, source: "/server_info".to_owned(), what });
+    let built = report::build(&evidence);
+    let (markdown, html) = (render::markdown(&built), render::html(&built));
+    assert!(render::text(&built).contains("MEASURED NOW"));
+    assert!(markdown.contains("## Measured now") && markdown.contains("| client | server |"));
+    assert!(html.contains("<h2>Measured now</h2>") && html.contains(">server</th>"));
+    for output in [render::text(&built), markdown, html] {
+        assert!(output.contains("15 ms: forward 15 (100 %)"), "{output}");
+    }
 }
