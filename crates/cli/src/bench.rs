@@ -103,7 +103,7 @@ struct Cases {
     max_rows: usize,
     n_sequences: usize,
     positions: usize,
-    max_pending: usize,
+    max_drafts: usize,
 }
 
 impl Cases {
@@ -120,7 +120,7 @@ impl Cases {
             positions: prefill
                 .max(max(&flags.depth) + (flags.repeat + 1) * flags.decode.max(VERIFY_PASSES))
                 + verify,
-            max_pending: verify,
+            max_drafts: verify,
         })
     }
 
@@ -131,8 +131,7 @@ impl Cases {
             n_blocks: self.n_sequences * self.positions.div_ceil(BLOCK),
             n_slots: self.n_sequences,
             max_rows: self.max_rows,
-            max_logit_rows: self.n_sequences.max(self.max_pending),
-            max_pending: self.max_pending,
+            max_drafts: self.max_drafts,
             draft: false,
         }
     }
@@ -197,7 +196,8 @@ impl Bench {
                 let n = CHUNK.min(depth - pos);
                 let tokens = tokens(i, pos, n, self.model.vocab_size());
                 let span = span(table, i, 0, pos, n, n);
-                self.model.forward(&Batch { tokens: &tokens, spans: &[span], logit_rows: &[] });
+                let batch = Batch { tokens: &tokens, spans: &[span], logit_rows: &[] };
+                self.model.forward(&batch, &mut |_, _| {});
             }
         }
     }
@@ -212,7 +212,8 @@ impl Bench {
             let first = if n_commit < n { all.len() - n } else { all.len() - 1 };
             wanted.extend((first as u32)..(all.len() as u32));
         }
-        self.model.forward(&Batch { tokens: &all, spans: &spans, logit_rows: &wanted });
+        let batch = Batch { tokens: &all, spans: &spans, logit_rows: &wanted };
+        self.model.forward(&batch, &mut |_, _| {});
     }
 
     /// Repeats a measurement that answers with seconds and passes; the first run warms up.

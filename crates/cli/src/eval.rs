@@ -160,7 +160,7 @@ fn score(tokens: &[u32], tested: &mut Scored, mut other: Option<&mut Scored>, ou
         for (i, row) in wanted.iter().enumerate() {
             let row_logits = i * vocab..(i + 1) * vocab;
             let token = tokens[pos + *row as usize + 1];
-            let reference = reference.map(|logits| &logits[row_logits.clone()]);
+            let reference = reference.as_ref().map(|logits| &logits[row_logits.clone()]);
             out.take(token, &logits[row_logits], reference);
         }
     }
@@ -186,8 +186,7 @@ impl Scored {
             n_blocks,
             n_slots: 1,
             max_rows: CHUNK,
-            max_logit_rows: CHUNK,
-            max_pending: 1,
+            max_drafts: 0,
             draft: false,
         };
         let tokenizer = Tokenizer::from_json(&source.checkpoint().tokenizer_json()?)?;
@@ -205,7 +204,7 @@ impl Scored {
         self.model.weight_format().to_string()
     }
 
-    fn pass(&mut self, tokens: &[u32], pos: usize, wanted: &[u32]) -> &[f32] {
+    fn pass(&mut self, tokens: &[u32], pos: usize, wanted: &[u32]) -> Vec<f32> {
         let n_rows = tokens.len();
         let span = Span {
             row: 0,
@@ -216,7 +215,7 @@ impl Scored {
             n_replay: 0,
             n_commit: n_rows,
         };
-        self.model.forward(&Batch { tokens, spans: &[span], logit_rows: wanted })
+        self.model.logits(&Batch { tokens, spans: &[span], logit_rows: wanted })
     }
 }
 

@@ -102,8 +102,7 @@ impl Launch {
                 n_blocks: plan.n_blocks.value,
                 n_slots: plan.n_slots.value,
                 max_rows: plan.max_rows,
-                max_logit_rows: plan.max_logit_rows,
-                max_pending: plan.draft_depth,
+                max_drafts: plan.max_drafts,
                 draft: plan.draft_depth > 0,
             },
         )?;
@@ -117,6 +116,7 @@ impl Launch {
             chunked_prefill_size: plan.chunked_prefill_size.value,
             eos_token_ids: self.source.checkpoint().generation().eos_token_ids.clone(),
             speculation: self.speculation,
+            max_drafts: plan.max_drafts,
             prefix_cache: self.prefix_cache,
         };
         let model: Box<dyn Forward + Send> = match self.least_pass {

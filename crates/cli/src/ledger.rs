@@ -171,6 +171,7 @@ fn sizes(plan: &Plan) -> Map<String, Value> {
         ("budget_bytes", plan.budget_bytes),
         ("weight_bytes", plan.weight_bytes()),
         ("scratch_bytes", plan.scratch_bytes),
+        ("replay_bytes", plan.replay_bytes),
         ("state_bytes", plan.state_bytes()),
         ("kv_bytes", plan.kv_bytes()),
         ("total_bytes", plan.total_bytes()),

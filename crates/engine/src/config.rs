@@ -19,6 +19,9 @@ pub struct EngineConfig {
     pub eos_token_ids: Vec<u32>,
     /// How deep the draft head drafts.
     pub speculation: Speculation,
+    /// Most drafts of one step, all sequences together: where more sequences decode than can all draft
+    /// deep, they share.
+    pub max_drafts: usize,
     /// Reuse of prefixes; `None` computes every prompt from its first token.
     pub prefix_cache: Option<PrefixCache>,
 }
@@ -57,6 +60,6 @@ impl Speculation {
 impl EngineConfig {
     /// The most rows that one forward pass gets: what the model's scratch must hold.
     pub fn max_rows(&self) -> usize {
-        self.chunked_prefill_size + self.max_running * (1 + self.speculation.max_depth())
+        self.chunked_prefill_size + self.max_running + self.max_drafts
     }
 }

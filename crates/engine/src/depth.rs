@@ -10,7 +10,7 @@
 
 use telemetry::record::MAX_DEPTH;
 
-use crate::config::Speculation;
+use crate::config::{EngineConfig, Speculation};
 
 /// How much of an observed acceptance is left after one more round of the same sequence, and after one
 /// more round of any.
@@ -42,6 +42,8 @@ const FORGET_AGE: u64 = 500;
 /// Chooses the depth of every decode of a step.
 pub(crate) struct DepthPolicy {
     speculation: Speculation,
+    /// Most drafts of one step.
+    max_drafts: usize,
     /// By kind of temperature.
     all: [Acceptance; TEMPERATURES.len() + 1],
     times: StepTimes,
@@ -106,11 +108,13 @@ pub(crate) struct StepTime {
 }
 
 impl DepthPolicy {
-    pub(crate) fn new(speculation: Speculation, max_running: usize) -> DepthPolicy {
+    pub(crate) fn new(config: &EngineConfig) -> DepthPolicy {
+        let EngineConfig { speculation, max_running, max_drafts, .. } = *config;
         let n_rows_max = |n: usize| n * (1 + speculation.max_depth());
         let measured = (0..=max_running).map(|n| vec![None; n_rows_max(n) + 1]).collect();
         DepthPolicy {
             speculation,
+            max_drafts,
             all: Default::default(),
             times: StepTimes { measured, n_steps: 0 },
             draft_pass: None,
@@ -122,11 +126,15 @@ impl DepthPolicy {
         self.speculation != Speculation::Off
     }
 
-    /// The depth of each decode, in order.
+    /// The depth of each decode, in order; how `auto` shares the drafts of a step out follows from what
+    /// they are worth, a fixed depth is cut to the same for all.
     pub(crate) fn choose(&mut self, decodes: &mut [Decode<'_>]) -> Vec<usize> {
         match self.speculation {
             Speculation::Off => vec![0; decodes.len()],
-            Speculation::Fixed(depth) => decodes.iter().map(|d| depth.min(d.depth_max)).collect(),
+            Speculation::Fixed(depth) => {
+                let share = (self.max_drafts / decodes.len().max(1)).max(1);
+                decodes.iter().map(|d| depth.min(share).min(d.depth_max)).collect()
+            }
             Speculation::Auto { max_depth } => self.choose_auto(decodes, max_depth),
         }
     }
@@ -154,6 +162,7 @@ impl DepthPolicy {
         drafts.sort_by(|a, b| {
             b.worth.total_cmp(&a.worth).then((a.index, a.decode).cmp(&(b.index, b.decode)))
         });
+        drafts.truncate(self.max_drafts);
         for draft in &drafts[..self.n_paying(decodes.len(), &drafts)] {
             depths[draft.decode] += 1;
         }

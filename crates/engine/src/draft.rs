@@ -22,7 +22,9 @@ pub(crate) struct Drafts {
 impl Drafts {
     /// No drafts. The rows of all sequences must fit into one pass of the draft head together.
     pub(crate) fn new(config: &EngineConfig) -> Drafts {
-        let n_carried_max = CARRY_ROWS.min(config.max_rows() / config.max_running);
+        // One sequence has more only if its last pass had drafts, and by no more than these.
+        let n_rows = config.max_rows() - config.max_drafts;
+        let n_carried_max = CARRY_ROWS.min(n_rows / config.max_running);
         Drafts { tokens: Vec::new(), n_carried_max }
     }
 

@@ -72,11 +72,13 @@ impl Engine {
         // A verify may follow another pass before the draft head catches up with both.
         let depth_max = MAX_DEPTH.min(CARRY_ROWS / 2 - 1);
         assert!(config.speculation.max_depth() <= depth_max, "drafts deeper than {depth_max}");
+        let depth_max = config.speculation.max_depth();
+        assert!(config.max_drafts >= depth_max, "a step holds the drafts of one sequence");
         let vocab_size = model.vocab_size();
         Engine {
             scheduler: Scheduler::new(&config),
             sampler: Sampler::new(vocab_size),
-            depth: DepthPolicy::new(config.speculation, config.max_running),
+            depth: DepthPolicy::new(&config),
             drafts: Drafts::new(&config),
             rows: Rows::default(),
             snapshot: Snapshot::default(),

@@ -19,6 +19,7 @@ pub(crate) struct Scheduler {
     pub(crate) running: Vec<Running>,
     cache: Cache,
     max_running: usize,
+    max_drafts: usize,
     chunked_prefill_size: usize,
     prefix_cache: Option<PrefixCache>,
 }
@@ -31,6 +32,8 @@ pub(crate) struct Schedule {
     pub(crate) n_admitted: usize,
     pub(crate) n_preempted: usize,
     pub(crate) n_cached_tokens: usize,
+    /// Drafts that the step still has room for, beside the rows that sequences replay.
+    n_drafts_free: usize,
 }
 
 /// The rows of one sequence in one step: known tokens, then drafts.
@@ -57,6 +60,7 @@ impl Scheduler {
             running: Vec::with_capacity(config.max_running),
             cache: Cache::new(config.n_blocks, config.n_slots, n_snapshots_max),
             max_running: config.max_running,
+            max_drafts: config.max_drafts,
             chunked_prefill_size: config.chunked_prefill_size,
             prefix_cache: config.prefix_cache,
         }
@@ -82,7 +86,9 @@ impl Scheduler {
     /// Claims the rows of the next step. `depths` are the drafts wished for each decode, in
     /// the order of `running`. `copy` brings what is cached to who resumes from it.
     pub(crate) fn schedule(&mut self, depths: &[usize], copy: &mut dyn FnMut(CopyOf)) -> Schedule {
-        let mut schedule = Schedule::default();
+        let n_replay: usize = self.running.iter().map(|running| running.n_replay).sum();
+        let mut schedule =
+            Schedule { n_drafts_free: self.max_drafts - n_replay, ..Schedule::default() };
         let mut budget = self.chunked_prefill_size;
         let mut depths = depths.iter();
         let mut index = 0;
@@ -110,7 +116,8 @@ impl Scheduler {
         schedule: &mut Schedule,
     ) -> Option<Claim> {
         loop {
-            let Running { lease, n_computed, snapshots, .. } = self.running.get_mut(index)?;
+            let Running { lease, n_computed, n_replay, snapshots, .. } =
+                self.running.get_mut(index)?;
             let end = *n_computed + 1;
             if self.cache.grow(lease, blocks_for(end)) {
                 let next_point = snapshots.next(*n_computed);
@@ -118,10 +125,12 @@ impl Scheduler {
                 // A pass that ends on the next point has no drafts, and those before must not pass by
                 // it: their last draft ends before the row of that pass.
                 let depth_max = next_point.map_or(depth, |point| (point - end).saturating_sub(1));
-                let mut depth = depth.min(depth_max);
+                // Drafts take the places of the rows that are replayed before them.
+                let mut depth = depth.min(depth_max).min(*n_replay + schedule.n_drafts_free);
                 if !self.cache.grow(lease, blocks_for(end + depth)) {
                     depth = lease.n_positions() - end;
                 }
+                schedule.n_drafts_free -= depth.saturating_sub(*n_replay);
                 let claim = Claim { running: index, n_known: 1, depth, decodes: true, keeps_state };
                 return Some(claim);
             }

@@ -13,8 +13,8 @@ use crate::depth::{Decode, StepTime};
 use crate::engine::Engine;
 use crate::sampler::Sampler;
 use crate::scheduler::Claim;
-use crate::sequence::Running;
-use crate::verify::{Verdict, verify};
+use crate::sequence::{Running, Sequence};
+use crate::verify::Verdict;
 
 /// The rows of a batch; kept between steps for their memory only.
 #[derive(Default)]
@@ -52,18 +52,21 @@ impl Engine {
 
         let forward = Instant::now();
         self.rows.fill(&schedule.claims, &self.scheduler.running, &self.drafts.tokens);
-        let batch = Batch {
-            tokens: &self.rows.tokens,
-            spans: &spans(&schedule.claims, &self.scheduler.running),
-            logit_rows: &self.rows.logit_rows,
-        };
-        let logits = self.model.forward(&batch);
-        record.forward_s = forward.elapsed().as_secs_f64();
-
-        let sample = Instant::now();
-        let (running, drafts) = (&mut self.scheduler.running, &self.drafts.tokens);
-        let verdicts = judge(&schedule.claims, running, drafts, logits, &mut self.sampler);
-        record.sample_s = sample.elapsed().as_secs_f64();
+        let (spans, mut rounds) =
+            rounds(&schedule.claims, &mut self.scheduler.running, &self.drafts.tokens);
+        let Rows { tokens, logit_rows } = &self.rows;
+        let mut sample_s = 0.0;
+        let sampler = &mut self.sampler;
+        let whose = rows_of(&rounds);
+        self.model.forward(&Batch { tokens, spans: &spans, logit_rows }, &mut |row, logits| {
+            let sample = Instant::now();
+            let (round, i) = whose[row];
+            rounds[round].draw(i, logits, sampler);
+            sample_s += sample.elapsed().as_secs_f64();
+        });
+        let verdicts = rounds.into_iter().map(|round| round.verdict).collect();
+        record.sample_s = sample_s;
+        record.forward_s = forward.elapsed().as_secs_f64() - sample_s;
 
         self.commit(&schedule.claims, verdicts, &mut record);
         let total_s = started.elapsed().as_secs_f64();
@@ -139,14 +142,38 @@ fn draws(claim: &Claim, running: &Running) -> bool {
     running.n_computed + claim.n_known == running.sequence.tokens.len()
 }
 
-/// Where the rows of each claim live.
-fn spans<'a>(claims: &[Claim], running: &'a [Running]) -> Vec<Span<'a>> {
+/// One claim while its rows are computed and drawn from.
+struct Round<'a> {
+    sequence: &'a mut Sequence,
+    drafts: &'a [u32],
+    /// None where the claim does not reach the newest token.
+    verdict: Option<Verdict>,
+}
+
+impl Round<'_> {
+    fn draw(&mut self, i: usize, logits: &[f32], sampler: &mut Sampler) {
+        let verdict = self.verdict.as_mut().expect("logits are asked for where a token is drawn");
+        verdict.draw(self.sequence, self.drafts, (i, logits), sampler);
+    }
+}
+
+/// Where the rows of each claim live, and what is drawn from them.
+fn rounds<'a>(
+    claims: &[Claim],
+    running: &'a mut [Running],
+    mut drafts: &'a [u32],
+) -> (Vec<Span<'a>>, Vec<Round<'a>>) {
     let mut row = 0;
-    let span = |claim: &Claim| {
-        let Running { lease, n_computed, n_replay, .. } = &running[claim.running];
+    let mut all = running.iter_mut().enumerate();
+    let round = |claim: &Claim| {
+        // Claims are in the order of `running`, so looking ahead finds each in turn.
+        let (_, running) =
+            all.find(|(i, _)| *i == claim.running).expect("a claim is of one running");
+        let verdict = draws(claim, running).then(Verdict::default);
+        let Running { sequence, lease, n_computed, n_replay, .. } = running;
         let n_rows = claim.n_known + claim.depth;
         row += n_rows;
-        Span {
+        let span = Span {
             row: row - n_rows,
             n_rows,
             pos: *n_computed,
@@ -154,31 +181,18 @@ fn spans<'a>(claims: &[Claim], running: &'a [Running]) -> Vec<Span<'a>> {
             slot: lease.slot(),
             n_replay: *n_replay,
             n_commit: claim.n_known,
-        }
-    };
-    claims.iter().map(span).collect()
-}
-
-/// Draws the tokens of every claim that reaches its newest token; `None` for the others.
-fn judge(
-    claims: &[Claim],
-    running: &mut [Running],
-    drafts: &[u32],
-    logits: &[f32],
-    sampler: &mut Sampler,
-) -> Vec<Option<Verdict>> {
-    let (mut drafts, mut logits) = (drafts, logits);
-    let judge_one = |claim: &Claim| {
+        };
         let (mine, others) = drafts.split_at(claim.depth);
         drafts = others;
-        let running = &mut running[claim.running];
-        draws(claim, running).then(|| {
-            let (rows, others) = logits.split_at((1 + claim.depth) * sampler.vocab_size());
-            logits = others;
-            verify(&mut running.sequence, mine, rows, sampler)
-        })
+        (span, Round { sequence, drafts: mine, verdict })
     };
-    claims.iter().map(judge_one).collect()
+    claims.iter().map(round).unzip()
+}
+
+/// Whose each row of logits is: the round, and which of its rows.
+fn rows_of(rounds: &[Round<'_>]) -> Vec<(usize, usize)> {
+    let drawing = rounds.iter().enumerate().filter(|(_, round)| round.verdict.is_some());
+    drawing.flat_map(|(at, round)| (0..=round.drafts.len()).map(move |i| (at, i))).collect()
 }
 
 /// Counts the rows of a step by kind.

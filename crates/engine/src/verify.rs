@@ -5,6 +5,7 @@ use crate::sampler::Sampler;
 use crate::sequence::{End, Sequence};
 
 /// What one pass gave a sequence.
+#[derive(Default)]
 pub(crate) struct Verdict {
     /// The new tokens, already appended: the accepted drafts, then one that the target drew alone. Empty
     /// only if the first row could not be drawn from.
@@ -13,38 +14,36 @@ pub(crate) struct Verdict {
     pub(crate) end: Option<End>,
 }
 
-/// Draws from one row after another, for as long as the draft after the row is what was drawn.
-///
-/// `rows` are the logits after the newest token and after each draft, `[1 + drafts.len(), vocab]`. Each
-/// draw sees the history up to its row, so the tokens are those of decoding one by one.
-pub(crate) fn verify(
-    sequence: &mut Sequence,
-    drafts: &[u32],
-    rows: &[f32],
-    sampler: &mut Sampler,
-) -> Verdict {
-    let mut verdict = Verdict { tokens: Vec::with_capacity(1 + drafts.len()), end: None };
-    let vocab_size = rows.len() / (1 + drafts.len());
-    let n_top = sequence.sampling.logprobs;
-    for (i, row) in rows.chunks_exact(vocab_size).enumerate() {
-        let token = match sampler.draw(row, &sequence.next_draw()) {
+impl Verdict {
+    /// Draws from the next row, for as long as the draft before the row is what was drawn. The rows are
+    /// the logits after the newest token and after each of `drafts`.
+    ///
+    /// Each draw sees the history up to its row, so the tokens are those of decoding one by one.
+    pub(crate) fn draw(
+        &mut self,
+        sequence: &mut Sequence,
+        drafts: &[u32],
+        row: (usize, &[f32]),
+        sampler: &mut Sampler,
+    ) {
+        let (i, logits) = row;
+        let is_right =
+            |drawn: &TokenOut| self.end.is_none() && drafts.get(i - 1) == Some(&drawn.id);
+        if i > 0 && !(self.tokens.len() == i && self.tokens.last().is_some_and(is_right)) {
+            return;
+        }
+        let token = match sampler.draw(logits, &sequence.next_draw()) {
             Ok(token) => token,
             Err(error) => {
                 let position = sequence.tokens.len();
-                verdict.end = Some(End::Failed(format!("token {position}: {error}")));
-                break;
+                self.end = Some(End::Failed(format!("token {position}: {error}")));
+                return;
             }
         };
-        verdict.tokens.push(sampler.report(row, token, n_top));
-        verdict.end = sequence.push(token).map(End::Finished);
-        if verdict.end.is_some() || drafts.get(i) != Some(&token) {
-            break;
-        }
+        self.tokens.push(sampler.report(logits, token, sequence.sampling.logprobs));
+        self.end = sequence.push(token).map(End::Finished);
     }
-    verdict
-}
 
-impl Verdict {
     /// Drafts that became tokens.
     pub(crate) fn n_accepted(&self) -> usize {
         self.tokens.len().saturating_sub(1)

@@ -75,9 +75,9 @@ struct Task<'a> {
     channels: Range<usize>,
     rows: Fused<'a>,
     w: &'a ConvWeight,
-    /// Elements of the history columns and the pending rows within `cells`.
+    /// Where the history columns and the pending rows start within `cells`.
     history: usize,
-    pending: usize,
+    pending: &'a [usize],
     cells: &'a Disjoint<'a, f32>,
 }
 
@@ -123,7 +123,7 @@ impl Task<'_> {
             }
         }
         // SAFETY: a pending row is borrowed for one copy.
-        let pending = |i| unsafe { self.column(self.pending + i * n_channels) };
+        let pending = |i: usize| unsafe { self.column(self.pending[i]) };
         self.shift(history, self.span.n_replay, |i| pending(i));
 
         let mut taps: [&[f32]; MAX_TAPS] = Default::default();
@@ -186,6 +186,7 @@ impl Cpu {
 
         let layout = st.layout().clone();
         let starts: Vec<usize> = spans.iter().map(|span| st.start(span.slot, layer)).collect();
+        let pending: Vec<_> = spans.iter().map(|span| st.pending(span.slot, layer)).collect();
         let cells = Disjoint::new(st.cells());
         let out = Disjoint::new(out);
         let tasks_per_span = w.channels.div_ceil(CHANNELS);
@@ -199,7 +200,7 @@ impl Cpu {
                 rows,
                 w,
                 history: starts[i] + layout.history,
-                pending: starts[i] + layout.conv_rows,
+                pending: &pending[i],
                 cells: &cells,
             };
             task.run(self, &out);

@@ -10,7 +10,7 @@ use crate::math::{exp, sigmoid, softplus};
 use crate::memory::{Disjoint, with_scratch};
 use crate::norm::{scaled, sum_of_squares};
 use crate::span::{Span, check_rows};
-use crate::state_store::{DeltaShape, Layout, Stage, StateStore};
+use crate::state_store::{DeltaShape, Stage, StateStore};
 use crate::tile::prefetch_slice;
 
 /// Inside the root of the norm of queries and keys, whatever the model's epsilon.
@@ -247,9 +247,9 @@ struct Task<'a> {
     prepared: &'a Prepared<'a>,
     u: &'a [f32],
     cells: &'a Disjoint<'a, f32>,
-    /// First element of the slot's layer within `cells`.
-    start: usize,
-    layout: &'a Layout,
+    /// Where the pending rows of the slot start within `cells`, and what of them is read.
+    pending: &'a [usize],
+    part: Range<usize>,
     out: &'a Disjoint<'a, f32>,
 }
 
@@ -261,10 +261,9 @@ impl Task<'_> {
         let head = key_head * shape.key_dim..(key_head + 1) * shape.key_dim;
         let (queries, keys, values, gates) = match i.checked_sub(self.span.n_replay) {
             None => {
-                let range = self.layout.delta_row(shape, i);
+                let (start, part) = (self.pending[i], &self.part);
                 // SAFETY: nobody writes pending rows while the tasks run.
-                let row =
-                    unsafe { self.cells.read(self.start + range.start..self.start + range.end) };
+                let row = unsafe { self.cells.read(start + part.start..start + part.end) };
                 let (keys, rest) = row.split_at(shape.keys());
                 let (values, gates) = rest.split_at(shape.values());
                 // The output of a replayed row is known and not computed from its query.
@@ -371,6 +370,8 @@ impl Cpu {
 
         let layout = st.layout().clone();
         let starts: Vec<usize> = spans.iter().map(|span| st.start(span.slot, layer)).collect();
+        let pending: Vec<_> = spans.iter().map(|span| st.pending(span.slot, layer)).collect();
+        let part = st.pending_delta();
         let cells = Disjoint::new(st.cells());
         let out = Disjoint::new(out);
         let (tasks_per_span, width) = (n_heads * shape.n_tiles(), shape.tile_columns());
@@ -388,8 +389,8 @@ impl Cpu {
                 prepared: &rows,
                 u,
                 cells: &cells,
-                start: starts[span],
-                layout: &layout,
+                pending: &pending[span],
+                part: part.clone(),
                 out: &out,
             };
             let start = starts[span] + layout.state + tile * shape.tile_len();
@@ -397,10 +398,9 @@ impl Cpu {
             task.run(self.target(), unsafe { cells.part(start..start + shape.tile_len()) });
         });
 
-        for (span, start) in spans.iter().zip(starts) {
-            for (i, row) in (span.row + span.n_commit..span.row + span.n_rows).enumerate() {
-                let range = layout.delta_row(&shape, i);
-                let pending = &mut st.cells()[start + range.start..start + range.end];
+        for (span, starts) in spans.iter().zip(pending) {
+            for (row, start) in (span.row + span.n_commit..span.row + span.n_rows).zip(starts) {
+                let pending = &mut st.cells()[start + part.start..start + part.end];
                 let (_, keys, gates) = rows.row(row);
                 let values = &u[row * channels + 2 * shape.keys()..(row + 1) * channels];
                 pending[..keys.len()].copy_from_slice(keys);

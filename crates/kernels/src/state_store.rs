@@ -1,8 +1,9 @@
 //! Recurrent state of the Gated DeltaNet layers, in slots.
 //!
-//! A slot holds, for each layer, what the sequence has committed (the last inputs of the
-//! convolution and the delta state) and the pending rows: inputs of the drafts of the last pass,
-//! from which the next pass replays those that were accepted.
+//! A slot holds, for each layer, what the sequence has committed: the last inputs of the
+//! convolution and the delta state. Drafts are not committed: their inputs are kept in pending
+//! rows, from which the next pass replays those that were accepted. All slots share these rows, and
+//! a slot has some only between a pass with drafts and its next one: a snapshot never has any.
 
 use std::ops::Range;
 
@@ -71,37 +72,26 @@ pub(crate) struct Layout {
     pub(crate) history: usize,
     /// `[n_value_heads][n_tiles][key_dim][tile_columns]`; missing columns of the last tile are 0.
     pub(crate) state: usize,
-    /// `[max_pending][channels]`: inputs of the convolution.
-    pub(crate) conv_rows: usize,
-    /// `[max_pending][keys + values + 2 * n_value_heads]`: normalised keys, values, decay
-    /// factors and learning rates.
-    pub(crate) delta_rows: usize,
     /// Elements of the whole.
     len: usize,
 }
 
 impl Layout {
-    fn new(shape: &DeltaShape, max_pending: usize) -> Layout {
+    fn new(shape: &DeltaShape) -> Layout {
         // Every part starts on a cache line.
         let end = |start: usize, len: usize| (start + len).next_multiple_of(LANES);
         let history = 0;
         let state = end(history, shape.history() * shape.channels());
-        let conv_rows = end(state, shape.n_value_heads * shape.n_tiles() * shape.tile_len());
-        let delta_rows = end(conv_rows, max_pending * shape.channels());
-        let len = end(delta_rows, max_pending * delta_row_len(shape));
-        Layout { history, state, conv_rows, delta_rows, len }
-    }
-
-    /// The pending row `i` of the delta rule.
-    pub(crate) fn delta_row(&self, shape: &DeltaShape, i: usize) -> Range<usize> {
-        let start = self.delta_rows + i * delta_row_len(shape);
-        start..start + delta_row_len(shape)
+        let len = end(state, shape.n_value_heads * shape.n_tiles() * shape.tile_len());
+        Layout { history, state, len }
     }
 }
 
-/// Elements of a pending row of the delta rule.
-fn delta_row_len(shape: &DeltaShape) -> usize {
-    shape.keys() + shape.values() + 2 * shape.n_value_heads
+/// Elements of a pending row of one layer: the inputs of the convolution, then the normalised keys,
+/// the values, decay factors and learning rates of the delta rule.
+fn pending_len(shape: &DeltaShape) -> usize {
+    let delta = shape.keys() + shape.values() + 2 * shape.n_value_heads;
+    (shape.channels() + delta).next_multiple_of(LANES)
 }
 
 /// The two operations that keep state.
@@ -124,41 +114,51 @@ struct Progress {
 pub struct StateStore {
     shape: DeltaShape,
     n_slots: usize,
-    max_pending: usize,
     layout: Layout,
-    /// `[slot][layer][layout.len]`
+    /// `[slot][layer][layout.len]`, then `[pending row][layer][pending_len]`
     cells: Arena,
     /// `[slot][layer][stage]`
     progress: Vec<[Progress; 2]>,
+    /// The pending rows of each slot, and those of none.
+    pending: Vec<Vec<u32>>,
+    free: Vec<u32>,
     /// Scratch of the delta rule, kept between its calls.
     prepared: Vec<f32>,
 }
 
 impl StateStore {
-    /// Slots for `n_slots` sequences, each keeping at most `max_pending` rows. The memory of a
-    /// slot is backed when it is first used.
+    /// `n_slots` slots, and `max_drafts` pending rows for the drafts of one pass. The memory of a
+    /// slot and of a row is backed when it is first used.
     ///
     /// # Panics
     /// If the value heads are not a multiple of the key heads or there is no convolution.
-    pub fn new(shape: DeltaShape, n_slots: usize, max_pending: usize) -> StateStore {
+    pub fn new(shape: DeltaShape, n_slots: usize, max_drafts: usize) -> StateStore {
         assert!(shape.n_value_heads.is_multiple_of(shape.n_key_heads), "{shape:?}");
         assert!(shape.conv_kernel >= 1, "{shape:?}");
-        let layout = Layout::new(&shape, max_pending);
+        let layout = Layout::new(&shape);
         let n = n_slots * shape.n_layers;
         StateStore {
             shape,
             n_slots,
-            max_pending,
-            cells: Arena::of::<f32>(n * layout.len),
+            cells: Arena::of::<f32>(
+                n * layout.len + max_drafts * shape.n_layers * pending_len(&shape),
+            ),
             layout,
             progress: vec![Default::default(); n],
+            pending: vec![Vec::new(); n_slots],
+            free: (0..max_drafts as u32).rev().collect(),
             prepared: Vec::new(),
         }
     }
 
-    /// Bytes of one slot over all layers, pending rows included.
-    pub fn bytes_per_slot(shape: &DeltaShape, max_pending: usize) -> usize {
-        shape.n_layers * Layout::new(shape, max_pending).len * size_of::<f32>()
+    /// Bytes of one slot over all layers.
+    pub fn bytes_per_slot(shape: &DeltaShape) -> usize {
+        shape.n_layers * Layout::new(shape).len * size_of::<f32>()
+    }
+
+    /// Bytes of one pending row over all layers.
+    pub fn bytes_per_draft(shape: &DeltaShape) -> usize {
+        shape.n_layers * pending_len(shape) * size_of::<f32>()
     }
 
     /// The sizes it was made with.
@@ -171,7 +171,7 @@ impl StateStore {
         self.n_slots
     }
 
-    /// Copies the whole state of a slot, pending rows included, over another.
+    /// Copies the committed state of a slot over another, which has no pending rows then.
     ///
     /// # Panics
     /// If a slot does not exist.
@@ -182,6 +182,15 @@ impl StateStore {
         let len = n_layers * self.layout.len;
         self.cells.as_mut_slice::<f32>().copy_within(from * len..(from + 1) * len, to * len);
         self.progress.copy_within(from * n_layers..(from + 1) * n_layers, to * n_layers);
+        self.drop_pending(to);
+    }
+
+    /// Takes the pending rows of a slot away; nothing can be replayed there any more.
+    fn drop_pending(&mut self, slot: usize) {
+        self.free.append(&mut self.pending[slot]);
+        let n_layers = self.shape.n_layers;
+        let progress = &mut self.progress[slot * n_layers..(slot + 1) * n_layers];
+        progress.iter_mut().flatten().for_each(|stage| stage.n_pending = 0);
     }
 
     /// Committed inputs of the convolution, `[channels, kernel - 1]`, oldest first; zero where
@@ -230,6 +239,21 @@ impl StateStore {
         (slot as usize * self.shape.n_layers + layer) * self.layout.len
     }
 
+    /// Where the pending rows of a slot lie for a layer, in elements of the cells.
+    pub(crate) fn pending(&self, slot: u32, layer: usize) -> Vec<usize> {
+        let (n_layers, len) = (self.shape.n_layers, pending_len(&self.shape));
+        let first = self.n_slots * n_layers * self.layout.len;
+        let start = |row: &u32| first + (*row as usize * n_layers + layer) * len;
+        self.pending[slot as usize].iter().map(start).collect()
+    }
+
+    /// Elements of a pending row that belong to the delta rule.
+    pub(crate) fn pending_delta(&self) -> Range<usize> {
+        let DeltaShape { n_value_heads, .. } = self.shape;
+        let start = self.shape.channels();
+        start..start + self.shape.keys() + self.shape.values() + 2 * n_value_heads
+    }
+
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -273,8 +297,33 @@ impl StateStore {
                 "{span:?} does not continue {progress:?}"
             );
             let n_pending = span.n_rows - span.n_commit;
-            assert!(n_pending <= self.max_pending, "more than {} drafts", self.max_pending);
             *progress = Progress { n_committed: span.pos + span.n_commit, n_pending };
+        }
+        self.reserve(spans);
+    }
+
+    /// Gives each span the pending rows that it reads and writes, and no more. Where too few are
+    /// free, slots that are not in the pass lose theirs: their sequences have ended.
+    #[track_caller]
+    fn reserve(&mut self, spans: &[Span<'_>]) {
+        let wanted = |span: &Span<'_>| span.n_replay.max(span.n_rows - span.n_commit);
+        for span in spans {
+            let rows = &mut self.pending[span.slot as usize];
+            self.free.extend(rows.drain(wanted(span).min(rows.len())..));
+        }
+        let n_missing =
+            spans.iter().map(|s| wanted(s) - self.pending[s.slot as usize].len()).sum::<usize>();
+        if n_missing > self.free.len() {
+            let in_pass = |slot: usize| spans.iter().any(|span| span.slot as usize == slot);
+            for slot in (0..self.n_slots).filter(|slot| !in_pass(*slot)) {
+                self.drop_pending(slot);
+            }
+        }
+        assert!(n_missing <= self.free.len(), "more drafts in a pass than there are pending rows");
+        for span in spans {
+            let rows = &mut self.pending[span.slot as usize];
+            let n = wanted(span) - rows.len();
+            rows.extend(self.free.drain(self.free.len() - n..));
         }
     }
 }
@@ -321,7 +370,9 @@ mod tests {
             conv_kernel: 4,
         };
         let expected = 18 * 4 * (16 * 128 * 128 + 3 * 6144);
-        assert_eq!(StateStore::bytes_per_slot(&shape, 0), expected);
+        assert_eq!(StateStore::bytes_per_slot(&shape), expected);
+        let row = 18 * 4 * (6144 + 2048 + 2048 + 2 * 16);
+        assert_eq!(StateStore::bytes_per_draft(&shape), row);
     }
 
     #[test]
@@ -352,6 +403,37 @@ mod tests {
         let mut store = StateStore::new(SHAPE, 1, 2);
         store.advance(Stage::Conv, 0, &[span(0, 0, 0, 5, 4)]);
         store.advance(Stage::Conv, 0, &[span(0, 6, 2, 1, 1)]);
+    }
+
+    #[test]
+    fn the_rows_of_ended_sequences_go_to_others() {
+        let mut store = StateStore::new(SHAPE, 2, 3);
+        store.advance(Stage::Conv, 0, &[span(0, 0, 0, 5, 5), span(1, 0, 0, 5, 5)]);
+        store.advance(Stage::Conv, 0, &[span(0, 5, 0, 3, 1), span(1, 5, 0, 2, 1)]);
+        assert_eq!((store.pending[0].len(), store.pending[1].len()), (2, 1));
+        // One of two is replayed: the other row is free for the other slot.
+        store.advance(Stage::Conv, 0, &[span(0, 7, 1, 1, 1), span(1, 7, 1, 3, 1)]);
+        assert_eq!((store.pending[0].len(), store.pending[1].len()), (1, 2));
+        // Slot 1 rests, so its rows may go.
+        store.advance(Stage::Conv, 0, &[span(0, 8, 0, 4, 1)]);
+        assert_eq!((store.pending[0].len(), store.pending[1].len()), (3, 0));
+        store.advance(Stage::Conv, 0, &[span(1, 8, 0, 1, 1)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "does not continue")]
+    fn what_was_given_away_cannot_be_replayed() {
+        let mut store = StateStore::new(SHAPE, 2, 2);
+        store.advance(Stage::Conv, 0, &[span(0, 0, 0, 5, 3)]);
+        store.advance(Stage::Conv, 0, &[span(1, 0, 0, 5, 3)]);
+        store.advance(Stage::Conv, 0, &[span(0, 4, 1, 1, 1)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "more drafts in a pass")]
+    fn more_drafts_than_rows_are_refused() {
+        let mut store = StateStore::new(SHAPE, 2, 3);
+        store.advance(Stage::Conv, 0, &[span(0, 0, 0, 5, 3), span(1, 0, 0, 5, 3)]);
     }
 
     #[test]

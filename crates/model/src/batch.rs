@@ -50,8 +50,16 @@ pub trait Forward {
     /// Width of a row of logits.
     fn vocab_size(&self) -> usize;
 
+    /// Runs all rows, and hands out the wanted logits one row after another: `take(i, logits)` gets
+    /// those of `batch.logit_rows[i]`. Never are all of them in memory at once.
+    fn forward(&mut self, batch: &Batch<'_>, take: &mut dyn FnMut(usize, &[f32]));
+
     /// Runs all rows and returns the wanted logits, `[batch.logit_rows.len(), vocab]`.
-    fn forward(&mut self, batch: &Batch<'_>) -> &[f32];
+    fn logits(&mut self, batch: &Batch<'_>) -> Vec<f32> {
+        let mut all = Vec::with_capacity(batch.logit_rows.len() * self.vocab_size());
+        self.forward(batch, &mut |_, row| all.extend_from_slice(row));
+        all
+    }
 
     /// Runs the draft head: catch-up rows first, then `depth` drafts one after another.
     ///

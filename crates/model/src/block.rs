@@ -3,7 +3,7 @@
 use checkpoint::config::ModelConfig;
 use kernels::{Cpu, DeltaInput, Fused, Heads, KvStore, Rope, Span, StateStore};
 
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, split};
 use crate::weights::{DeltaNet, FullAttention, Layer, Mixer};
 
 /// What all layers of a pass share.
@@ -56,7 +56,7 @@ impl Pass<'_> {
         let k = Heads { offset: a.n_heads * q_step, row, n: a.n_kv_heads, step: hd, dim: hd };
         let v = Heads { offset: k.offset + a.n_kv_heads * hd, ..k };
 
-        let fused = &mut s.fused[..rows * row];
+        let [fused, attended] = split(&mut s.work, [rows * row, rows * a.n_heads * hd]);
         self.cpu.matmul(&w.qkv, &s.normed[..rows * hidden], fused);
         let eps = self.config.rms_eps;
         let positions = &s.positions[..rows];
@@ -65,7 +65,6 @@ impl Pass<'_> {
         self.cpu.norm_rope(fused, q, q_norm, self.rope, positions);
         self.cpu.norm_rope(fused, k, k_norm, self.rope, positions);
         self.cpu.kv_append(self.kv, w.kv_layer, self.spans, fused, k, v);
-        let attended = &mut s.mixed[..rows * a.n_heads * hd];
         self.cpu.attend(self.kv, w.kv_layer, self.spans, fused, q, attended);
         if a.output_gate {
             self.cpu.sigmoid_gate(attended, fused, gate);
@@ -88,15 +87,13 @@ impl Pass<'_> {
             dim: d.value_dim,
         };
 
-        let fused = &mut s.fused[..rows * row];
+        let lens = [row, d.n_channels(), n_values, n_values].map(|width| rows * width);
+        let [fused, u, mixed, gated] = split(&mut s.work, lens);
         self.cpu.matmul(&w.proj, &s.normed[..rows * hidden], fused);
         let projected = Fused { data: fused, width: row };
-        let u = &mut s.conv[..rows * d.n_channels()];
         self.cpu.conv_silu(self.state, w.state_layer, self.spans, projected, &w.conv, u);
         let input = DeltaInput { u, rows: projected };
-        let mixed = &mut s.mixed[..rows * n_values];
         self.cpu.delta_rule(self.state, w.state_layer, self.spans, input, &w.params, mixed);
-        let gated = &mut s.gated[..rows * n_values];
         self.cpu.gated_norm(mixed, fused, z, &w.norm, self.config.rms_eps, gated);
         self.cpu.matmul(&w.out, gated, &mut s.delta[..rows * hidden]);
     }
@@ -106,9 +103,8 @@ impl Pass<'_> {
         let (rows, hidden, inner) =
             (self.n_rows, self.config.hidden_size, self.config.intermediate_size);
         let s = &mut *self.scratch;
-        let gate_up = &mut s.gate_up[..rows * 2 * inner];
+        let [gate_up, activated] = split(&mut s.work, [rows * 2 * inner, rows * inner]);
         self.cpu.matmul(&w.gate_up, &s.normed[..rows * hidden], gate_up);
-        let activated = &mut s.inner[..rows * inner];
         self.cpu.swiglu(gate_up, inner, activated);
         self.cpu.matmul(&w.down, activated, &mut s.delta[..rows * hidden]);
     }

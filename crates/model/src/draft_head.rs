@@ -130,10 +130,8 @@ impl Model {
             }
             let n = active.len();
             self.scratch.gathered[..n * width].copy_from_slice(&self.scratch.feed[..n * width]);
-            self.head(n);
             tokens.clear();
-            let logits = self.scratch.logits.chunks_exact(self.config.vocab_size);
-            tokens.extend(active.iter().zip(logits).map(|(span, row)| pick(*span, step, row)));
+            self.head(n, &mut |i, logits| tokens.push(pick(active[i], step, logits)));
             step += 1;
 
             // A draft that is not the last one goes through the layer to give the next.

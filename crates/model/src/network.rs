@@ -26,10 +26,8 @@ pub struct ModelOptions {
     pub n_slots: usize,
     /// Most rows of one pass.
     pub max_rows: usize,
-    /// Most rows of one pass whose logits are wanted.
-    pub max_logit_rows: usize,
-    /// Most draft rows of one sequence in one pass.
-    pub max_pending: usize,
+    /// Most draft rows of one pass, all sequences together.
+    pub max_drafts: usize,
     /// Whether to load the draft head.
     pub draft: bool,
 }
@@ -79,7 +77,7 @@ impl Model {
         Ok(Self {
             rope: Rope::new(config.attention.inv_freq.clone()),
             kv: KvStore::new(kv_shape, options.kv_type),
-            state: StateStore::new(state_shape, options.n_slots, options.max_pending),
+            state: StateStore::new(state_shape, options.n_slots, options.max_drafts),
             scratch: Scratch::new(&config, options),
             carry: Carry::new(options, config.hidden_size),
             cpu,
@@ -125,7 +123,8 @@ impl Model {
         &mut self,
         batch: &Batch<'_>,
         look: &mut dyn FnMut(Stage, &[f32]),
-    ) -> &[f32] {
+        take: &mut dyn FnMut(usize, &[f32]),
+    ) {
         let (rows, width) = (batch.tokens.len(), self.config.hidden_size);
         let n = rows * width;
         self.scratch.set_positions(batch.spans);
@@ -154,22 +153,26 @@ impl Model {
             let from = *row as usize * width;
             s.gathered[i * width..][..width].copy_from_slice(&s.last[from..from + width]);
         }
-        self.head(batch.logit_rows.len());
+        self.head(batch.logit_rows.len(), take);
         if self.weights.draft.is_some() {
             self.fill_draft_rows(batch);
         }
-        &self.scratch.logits[..batch.logit_rows.len() * self.config.vocab_size]
     }
 
-    /// Logits of the first `n_rows` gathered rows `[n_rows, hidden]`.
-    pub(crate) fn head(&mut self, n_rows: usize) {
-        if n_rows == 0 {
-            return;
+    /// Logits of the first `n_rows` gathered rows `[n_rows, hidden]`, as many at a time as the work
+    /// buffer holds.
+    pub(crate) fn head(&mut self, n_rows: usize, take: &mut dyn FnMut(usize, &[f32])) {
+        let (width, vocab) = (self.config.hidden_size, self.config.vocab_size);
+        let Scratch { gathered, work, .. } = &mut self.scratch;
+        let group = work.len() / vocab;
+        for first in (0..n_rows).step_by(group) {
+            let n = group.min(n_rows - first);
+            let logits = &mut work[..n * vocab];
+            self.cpu.matmul(self.weights.head(), &gathered[first * width..][..n * width], logits);
+            for (i, row) in logits.chunks_exact(vocab).enumerate() {
+                take(first + i, row);
+            }
         }
-        let s = &mut self.scratch;
-        let x = &s.gathered[..n_rows * self.config.hidden_size];
-        let y = &mut s.logits[..n_rows * self.config.vocab_size];
-        self.cpu.matmul(self.weights.head(), x, y);
     }
 }
 
@@ -178,8 +181,8 @@ impl Forward for Model {
         self.config.vocab_size
     }
 
-    fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {
-        self.forward_traced(batch, &mut |_, _| {})
+    fn forward(&mut self, batch: &Batch<'_>, take: &mut dyn FnMut(usize, &[f32])) {
+        self.forward_traced(batch, &mut |_, _| {}, take);
     }
 
     fn draft(

@@ -24,8 +24,7 @@ fn options(draft: bool) -> ModelOptions {
         n_blocks: 16,
         n_slots: 4,
         max_rows: 128,
-        max_logit_rows: 128,
-        max_pending: 4,
+        max_drafts: 4,
         draft,
     }
 }
@@ -49,7 +48,7 @@ fn span(pos: usize, n_rows: usize) -> Span<'static> {
 /// Runs `tokens` from position `pos` and returns the logits of every row.
 fn run(model: &mut Model, tokens: &[u32], span: Span<'_>) -> Vec<f32> {
     let rows: Vec<u32> = (0..tokens.len() as u32).collect();
-    model.forward(&Batch { tokens, spans: &[span], logit_rows: &rows }).to_vec()
+    model.logits(&Batch { tokens, spans: &[span], logit_rows: &rows })
 }
 
 fn argmax(logits: &[f32]) -> u32 {

@@ -13,6 +13,8 @@ use checkpoint::{Checkpoint, DType};
 pub const BLOCK_LEN: usize = 64;
 /// Hidden rows that a slot keeps for the draft head.
 pub const CARRY_ROWS: usize = 32;
+/// Rows of logits that the buffers of a pass hold at least.
+const LOGIT_ROWS: usize = 32;
 /// Query heads whose results attention keeps for parts of long contexts.
 const SPLIT_HEADS: usize = 8192;
 /// Parts of a slot begin at multiples of this many elements.
@@ -159,11 +161,10 @@ impl ModelBytes {
         (n_layers * n_kv_heads * kv_type.head_bytes(head)) as u64
     }
 
-    /// Bytes of the recurrent state of one sequence: per linear layer the convolution's history,
-    /// the delta state and `max_pending` rows to replay; and the hidden rows that wait for the draft
-    /// head if it is loaded.
-    pub fn slot(&self, max_pending: usize, with_draft_head: bool) -> u64 {
-        let state = self.config.delta.as_ref().map_or(0, |d| delta_slot(d, max_pending));
+    /// Bytes of the recurrent state of one sequence: per linear layer the convolution's history and
+    /// the delta state; and the hidden rows that wait for the draft head if it is loaded.
+    pub fn slot(&self, with_draft_head: bool) -> u64 {
+        let state = self.config.delta.as_ref().map_or(0, delta_slot);
         let carry = if with_draft_head { CARRY_ROWS * self.config.hidden_size } else { 0 };
         (self.config.n_layers(LayerKind::Linear) * state) as u64 * 4 + floats(carry)
     }
@@ -174,27 +175,48 @@ impl ModelBytes {
         floats(SPLIT_HEADS * head)
     }
 
-    /// Bytes of the activation buffers of a pass of `max_rows` rows and `max_logit_rows` logit rows.
-    pub fn scratch(&self, max_rows: usize, max_logit_rows: usize) -> u64 {
-        let ModelConfig { hidden_size, intermediate_size, vocab_size, .. } = self.config;
+    /// Bytes that a draft keeps until the next pass, to be replayed if it is accepted: per linear
+    /// layer inputs of the convolution, keys, values and two gates.
+    pub fn draft(&self) -> u64 {
+        let row = self.config.delta.as_ref().map_or(0, |d| {
+            let (keys, values) = (d.n_key_heads * d.key_dim, d.n_value_heads * d.value_dim);
+            aligned(d.n_channels() + keys + values + 2 * d.n_value_heads)
+        });
+        floats(self.config.n_layers(LayerKind::Linear) * row)
+    }
+
+    /// Bytes of the activation buffers of a pass of `max_rows` rows, logits included.
+    pub fn scratch(&self, max_rows: usize) -> u64 {
+        let (row, work) = self.row();
+        // Logits take the place of a layer's buffers, some rows at a time.
+        let logits = max_rows.min(LOGIT_ROWS) * self.config.vocab_size;
+        floats(max_rows * row + (max_rows * work).max(logits))
+            + self.attention_scratch()
+            + self.quantised_rows(max_rows)
+    }
+
+    /// Bytes that one row more adds to these buffers at most.
+    pub fn scratch_row(&self) -> u64 {
+        let (row, work) = self.row();
+        floats(row + work) + self.quantised_rows(1)
+    }
+
+    /// Elements of one row of the activation buffers: those of the whole pass, and those of a layer.
+    fn row(&self) -> (usize, usize) {
+        let ModelConfig { hidden_size, intermediate_size, .. } = self.config;
         let a = &self.config.attention;
-        let attended = a.n_heads * a.head_dim;
-        let (mut fused, mut mixed, mut linear) = (qkv_rows(a).iter().sum::<usize>(), attended, 0);
+        let mut work = qkv_rows(a).iter().sum::<usize>() + a.n_heads * a.head_dim;
+        // Keys, queries and gates ready for the delta rule.
+        let mut prepared = 0;
         if let Some(d) = &self.config.delta {
             let (keys, values) = (d.n_key_heads * d.key_dim, d.n_value_heads * d.value_dim);
-            fused = fused.max(d.n_channels() + values + 2 * d.n_value_heads);
-            mixed = mixed.max(values);
-            // Convolved q, k, v; gated values; keys, queries and gates ready for the delta rule.
-            linear = d.n_channels() + values + 2 * (keys + d.n_value_heads);
+            // Projected; convolved q, k, v; values without and with their gate.
+            work = work.max(2 * d.n_channels() + 3 * values + 2 * d.n_value_heads);
+            prepared = 2 * (keys + d.n_value_heads);
         }
         // Residual stream, normed, projected back, final, fed to the draft head, and gathered twice
-        // as wide; gate and up and their product; the position.
-        let row = 7 * hidden_size + fused + mixed + linear + 3 * intermediate_size + 1;
-        let widest = (2 * hidden_size).max(mixed).max(intermediate_size);
-        floats(max_rows) * row as u64
-            + floats(max_logit_rows) * vocab_size as u64
-            + self.attention_scratch()
-            + self.quantised_rows(max_rows, widest)
+        // as wide; the position. Of a layer: the mixer, or gate and up and their product.
+        (7 * hidden_size + prepared + 1, work.max(3 * intermediate_size))
     }
 }
 
@@ -206,7 +228,12 @@ const SPARE_BYTES: usize = 32 * GROUP;
 
 impl ModelBytes {
     /// Bytes of the rows that a matrix product reads, quantised.
-    fn quantised_rows(&self, max_rows: usize, width: usize) -> u64 {
+    fn quantised_rows(&self, max_rows: usize) -> u64 {
+        let ModelConfig { hidden_size, intermediate_size, .. } = self.config;
+        let AttentionConfig { n_heads, head_dim, .. } = self.config.attention;
+        let values = self.config.delta.as_ref().map_or(0, |d| d.n_value_heads * d.value_dim);
+        let widths = [2 * hidden_size, n_heads * head_dim, values, intermediate_size];
+        let width = widths.into_iter().fold(0, usize::max);
         match self.all_floats {
             true => 0,
             false => (max_rows * width.div_ceil(GROUP) * ROW_GROUP_BYTES + SPARE_BYTES) as u64,
@@ -227,15 +254,15 @@ enum Format {
 }
 
 /// Elements of the recurrent state of one layer of one sequence.
-fn delta_slot(d: &DeltaConfig, max_pending: usize) -> usize {
-    let aligned = |len: usize| len.next_multiple_of(SLOT_ALIGNMENT);
+fn delta_slot(d: &DeltaConfig) -> usize {
     // Value columns lie in tiles of 64 or 32 if they fill them, else of 16.
     let columns = [64, 32].into_iter().find(|n| d.value_dim.is_multiple_of(*n)).unwrap_or(16);
-    let (keys, values) = (d.n_key_heads * d.key_dim, d.n_value_heads * d.value_dim);
     aligned((d.conv_kernel - 1) * d.n_channels())
         + aligned(d.n_value_heads * d.key_dim * d.value_dim.next_multiple_of(columns))
-        + aligned(max_pending * d.n_channels())
-        + aligned(max_pending * (keys + values + 2 * d.n_value_heads))
+}
+
+fn aligned(len: usize) -> usize {
+    len.next_multiple_of(SLOT_ALIGNMENT)
 }
 
 /// Rows of the query (with its gate), key and value projections.

@@ -104,7 +104,7 @@ impl<'a> Planner<'a> {
             kv_type,
             budget: (host.memory_bytes as f64 * options.mem_fraction_static) as u64,
             weights: model.weights.loaded(draft),
-            slot: model.slot(options.draft_depth, draft),
+            slot: model.slot(draft),
             block: model.kv_block(kv_type, draft),
             context,
             chunk: options.chunked_prefill_size.min(context.next_multiple_of(BLOCK_LEN)),
@@ -134,14 +134,25 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn rows(&self, running: usize, chunk: usize) -> (usize, usize) {
-        let decode_rows = running * (1 + self.options.draft_depth);
-        (chunk + decode_rows, decode_rows)
+    /// Drafts of one step: one for each running request, and as many more as a hundredth of the
+    /// memory of weights and their state holds, so that deep drafts cost no memory worth mention; but
+    /// one request alone always drafts as deep as was asked for.
+    fn drafts(&self, running: usize) -> usize {
+        let depth = self.options.draft_depth;
+        let spare = (self.weights + running as u64 * self.slot) / 100;
+        let each = self.model.draft() + self.model.scratch_row();
+        let more = (spare / each.max(1)) as usize;
+        (running + more).max(depth).min(running * depth)
     }
 
-    fn scratch(&self, running: usize, chunk: usize) -> u64 {
-        let (max_rows, max_logit_rows) = self.rows(running, chunk);
-        self.model.scratch(max_rows, max_logit_rows)
+    fn rows(&self, running: usize, chunk: usize) -> usize {
+        chunk + running + self.drafts(running)
+    }
+
+    /// Activations, and the drafts that wait to be replayed.
+    fn buffers(&self, running: usize, chunk: usize) -> u64 {
+        let drafts = self.drafts(running) as u64 * self.model.draft();
+        self.model.scratch(self.rows(running, chunk)) + drafts
     }
 
     /// The context that may not be missing.
@@ -161,7 +172,7 @@ impl<'a> Planner<'a> {
 
     /// Splits what `running` requests' buffers leave.
     fn pools(&self, running: usize) -> Result<Pools, PlanError> {
-        let scratch = self.scratch(running, self.chunk);
+        let scratch = self.buffers(running, self.chunk);
         let Some(pool) = self.budget.checked_sub(self.weights + scratch) else {
             return Err(self.too_heavy(scratch));
         };
@@ -212,7 +223,7 @@ impl<'a> Planner<'a> {
         };
         let context_length = self.context_setting(n_blocks);
         let chunk = self.chunk.min(context_length.value.next_multiple_of(BLOCK_LEN));
-        let (max_rows, max_logit_rows) = self.rows(running, chunk);
+        let (max_rows, max_drafts) = (self.rows(running, chunk), self.drafts(running));
         let mut plan = Plan {
             architecture: self.model.config.architecture.clone(),
             host: self.host.clone(),
@@ -220,7 +231,8 @@ impl<'a> Planner<'a> {
             budget_bytes: self.budget,
             weights: self.model.weights,
             quantization: self.model.quantization,
-            scratch_bytes: self.scratch(running, chunk),
+            scratch_bytes: self.model.scratch(max_rows),
+            replay_bytes: max_drafts as u64 * self.model.draft(),
             draft_depth: options.draft_depth,
             kv_type: self.kv_type,
             block_bytes: self.block,
@@ -246,7 +258,7 @@ impl<'a> Planner<'a> {
                 },
             },
             max_rows,
-            max_logit_rows,
+            max_drafts,
             threads: match options.threads {
                 Some(n) => Setting { value: n, limit: Limit::Flag("--threads") },
                 None => Setting { value: self.host.n_cores, limit: Limit::Cores },

@@ -21,8 +21,10 @@ pub struct Plan {
     pub weights: WeightBytes,
     /// How they are packed.
     pub quantization: Quantization,
-    /// Activation buffers and logits.
+    /// Activation buffers, logits included.
     pub scratch_bytes: u64,
+    /// What drafts keep until the next step, which replays those that were accepted.
+    pub replay_bytes: u64,
     /// Deepest draft; 0 when the draft head is not loaded.
     pub draft_depth: usize,
     /// Element type of the KV store.
@@ -43,10 +45,10 @@ pub struct Plan {
     pub max_queued_requests: usize,
     /// Most prompt tokens in one step; a multiple of 64.
     pub chunked_prefill_size: Setting<usize>,
-    /// Most rows of one pass: a chunk, and a row and its drafts for each running request.
+    /// Most rows of one pass: a chunk, a row for each running request, and the drafts.
     pub max_rows: usize,
-    /// Most rows of one pass whose logits are wanted.
-    pub max_logit_rows: usize,
+    /// Most drafts of one pass, all requests together.
+    pub max_drafts: usize,
     /// Worker threads.
     pub threads: Setting<usize>,
     /// What was asked for and could not be had in full, one sentence each.
@@ -118,7 +120,11 @@ impl Plan {
 
     /// Bytes of all parts together; at most the budget.
     pub fn total_bytes(&self) -> u64 {
-        self.weight_bytes() + self.scratch_bytes + self.kv_bytes() + self.state_bytes()
+        self.weight_bytes()
+            + self.scratch_bytes
+            + self.replay_bytes
+            + self.kv_bytes()
+            + self.state_bytes()
     }
 
     /// KV blocks that a request holds at its end; an error if it can never run.
@@ -175,8 +181,11 @@ impl fmt::Display for Plan {
         let fraction = format!("--mem-fraction-static {}", self.mem_fraction_static);
         line("budget", bytes(self.budget_bytes), fraction)?;
         line("weights", bytes(self.weight_bytes()), self.quantization.to_string())?;
-        let rows = format!("{} rows, {} of logits", self.max_rows, self.max_logit_rows);
-        line("buffers", bytes(self.scratch_bytes), rows)?;
+        line("buffers", bytes(self.scratch_bytes), format!("{} rows", self.max_rows))?;
+        if self.max_drafts > 0 {
+            let drafts = format!("up to {} in one step, of all requests", self.max_drafts);
+            line("drafts to replay", bytes(self.replay_bytes), drafts)?;
+        }
         let slots = format!("{} slots of {}", self.n_slots.value, Bytes(self.slot_bytes));
         let state = format!("{slots}: {}", self.n_slots.limit);
         line("recurrent state", bytes(self.state_bytes()), state)?;

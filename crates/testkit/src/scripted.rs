@@ -26,8 +26,8 @@ pub struct Shape {
     pub n_slots: usize,
     /// Most rows of one pass.
     pub max_rows: usize,
-    /// Most rows of a span that are not committed by its pass.
-    pub max_pending: usize,
+    /// Most rows of a pass that are not committed by it, or replayed before them.
+    pub max_drafts: usize,
 }
 
 /// How good the draft head is.
@@ -73,7 +73,6 @@ pub struct Scripted {
     head_kv: Vec<[Option<HeadKv>; BLOCK_LEN]>,
     slots: Vec<Option<State>>,
     carries: Vec<Carry>,
-    logits: Vec<f32>,
 }
 
 /// What attention remembers of one position.
@@ -127,7 +126,6 @@ impl Scripted {
             head_kv: vec![[None; BLOCK_LEN]; shape.n_blocks],
             slots: vec![None; shape.n_slots],
             carries: vec![Carry::default(); shape.n_slots],
-            logits: Vec::with_capacity(shape.max_rows * shape.vocab_size),
         }
     }
 
@@ -175,7 +173,6 @@ impl Scripted {
         }
         state.pos += span.n_commit;
         state.pending = tokens[span.n_commit..].to_vec();
-        assert!(state.pending.len() <= self.shape.max_pending, "too many rows are not committed");
 
         assert_eq!(self.attended(span.blocks, span.pos), history, "KV and state disagree");
         let positions = span.pos..;
@@ -243,11 +240,10 @@ impl Scripted {
     }
 
     /// The row of logits after a history that ends with `token`.
-    fn push_logits(&mut self, history: u64, token: u32) {
-        if self.nan_after == Some(token) {
-            self.logits.extend(std::iter::repeat_n(f32::NAN, self.shape.vocab_size));
-        } else {
-            self.logits.extend((0..self.shape.vocab_size).map(|id| logit(history, id)));
+    fn target_logits(&self, history: u64, token: u32) -> Vec<f32> {
+        match self.nan_after == Some(token) {
+            true => vec![f32::NAN; self.shape.vocab_size],
+            false => (0..self.shape.vocab_size).map(|id| logit(history, id)).collect(),
         }
     }
 
@@ -275,8 +271,11 @@ impl Forward for Scripted {
         self.shape.vocab_size
     }
 
-    fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {
+    fn forward(&mut self, batch: &Batch<'_>, take: &mut dyn FnMut(usize, &[f32])) {
         self.faults.count_down();
+        let n_drafts = |span: &Span<'_>| span.n_replay.max(span.n_rows - span.n_commit);
+        let n_drafts = batch.spans.iter().map(n_drafts).sum::<usize>();
+        assert!(n_drafts <= self.shape.max_drafts, "{n_drafts} drafts do not fit a pass");
         check_layout(batch, self.shape.max_rows);
         let mut hidden = Vec::with_capacity(batch.tokens.len());
         for span in batch.spans {
@@ -287,11 +286,9 @@ impl Forward for Scripted {
                 self.carry(span, tokens, rows);
             }
         }
-        self.logits.clear();
-        for &row in batch.logit_rows {
-            self.push_logits(hidden[row as usize], batch.tokens[row as usize]);
+        for (i, &row) in batch.logit_rows.iter().enumerate() {
+            take(i, &self.target_logits(hidden[row as usize], batch.tokens[row as usize]));
         }
-        &self.logits
     }
 
     fn draft(

@@ -236,7 +236,7 @@ pub(crate) fn engine(setup: EngineSetup) -> Arc<EngineHandle> {
         n_blocks,
         n_slots,
         max_rows: CHUNK + setup.max_running * (1 + depth),
-        max_pending: depth,
+        max_drafts: setup.max_running * depth,
     };
     let config = EngineConfig {
         max_running: setup.max_running,
@@ -247,6 +247,7 @@ pub(crate) fn engine(setup: EngineSetup) -> Arc<EngineHandle> {
         chunked_prefill_size: CHUNK,
         eos_token_ids: vec![EOS],
         speculation: setup.speculation,
+        max_drafts: setup.max_running * depth,
         prefix_cache: Some(PrefixCache { snapshot_interval: 256 }),
     };
     let model = Scripted::new(shape, (depth > 0).then_some(DraftHead::Random(60)));

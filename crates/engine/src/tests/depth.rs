@@ -32,6 +32,11 @@ impl Truth {
     }
 }
 
+fn config(max_running: usize, max_drafts: usize) -> EngineConfig {
+    let speculation = Speculation::Auto { max_depth: 8 };
+    EngineConfig { speculation, max_running, max_drafts, ..crate::tests::rig::config() }
+}
+
 /// A policy at work, with its own luck.
 struct World {
     policy: DepthPolicy,
@@ -42,7 +47,7 @@ struct World {
 
 impl World {
     fn new(n_decodes: usize, seed: u32) -> World {
-        let policy = DepthPolicy::new(Speculation::Auto { max_depth: 8 }, n_decodes);
+        let policy = DepthPolicy::new(&config(n_decodes, 8 * n_decodes));
         World { policy, states: vec![SequenceDepth::default(); n_decodes], n_draws: 0, seed }
     }
 
@@ -122,7 +127,7 @@ fn a_change_of_the_text_or_of_the_machine_is_noticed() {
 /// Answers are short: a sequence begins with what others of its temperature have shown.
 #[test]
 fn temperatures_do_not_mislead_each_other() {
-    let mut policy = DepthPolicy::new(Speculation::Auto { max_depth: 8 }, 1);
+    let mut policy = DepthPolicy::new(&config(1, 8));
     for (n_rows, step_s) in [(1, 0.020), (9, 0.025)] {
         policy.timed(&StepTime { n_decodes: 1, n_rows, depth: 0, step_s, draft_s: 0.0 });
     }
@@ -141,7 +146,7 @@ fn temperatures_do_not_mislead_each_other() {
 
 #[test]
 fn one_sequence_drafts_while_another_does_not() {
-    let mut policy = DepthPolicy::new(Speculation::Auto { max_depth: 8 }, 2);
+    let mut policy = DepthPolicy::new(&config(2, 16));
     let (mut lucky, mut unlucky) = (SequenceDepth::default(), SequenceDepth::default());
     for _ in 0..40 {
         policy.accepted(&mut lucky, 4, 4);
@@ -158,7 +163,10 @@ fn one_sequence_drafts_while_another_does_not() {
 /// One slow step of one row must not make worthless drafts look like a way to faster steps.
 #[test]
 fn a_disturbed_time_makes_no_worthless_draft_pay() {
-    let mut policy = DepthPolicy::new(Speculation::Auto { max_depth: 4 }, 1);
+    let mut policy = DepthPolicy::new(&EngineConfig {
+        speculation: Speculation::Auto { max_depth: 4 },
+        ..config(1, 4)
+    });
     let mut state = SequenceDepth::default();
     for _ in 0..40 {
         policy.accepted(&mut state, 2, 0);
@@ -174,7 +182,7 @@ fn a_disturbed_time_makes_no_worthless_draft_pay() {
 #[test]
 fn no_draft_goes_beyond_what_may_be_generated() {
     for speculation in [Speculation::Fixed(5), Speculation::Auto { max_depth: 8 }] {
-        let mut policy = DepthPolicy::new(speculation, 2);
+        let mut policy = DepthPolicy::new(&EngineConfig { speculation, ..config(2, 16) });
         let mut states = [SequenceDepth::default(), SequenceDepth::default()];
         for _ in 0..200 {
             let [a, b] = &mut states;
@@ -184,4 +192,19 @@ fn no_draft_goes_beyond_what_may_be_generated() {
             assert!(depths[0] == 0 && depths[1] <= 2, "{depths:?}");
         }
     }
+}
+
+#[test]
+fn drafts_are_shared_where_they_do_not_suffice() {
+    let mut states = vec![SequenceDepth::default(); 5];
+    let mut depths = |speculation, max_drafts| {
+        let mut policy = DepthPolicy::new(&EngineConfig { speculation, ..config(5, max_drafts) });
+        let mut decodes: Vec<_> =
+            states.iter_mut().map(|state| Decode { depth_max: 100, state }).collect();
+        policy.choose(&mut decodes)
+    };
+    assert_eq!(depths(Speculation::Fixed(8), 40), [8; 5]);
+    assert_eq!(depths(Speculation::Fixed(8), 19), [3; 5]);
+    assert_eq!(depths(Speculation::Fixed(8), 2), [1; 5]);
+    assert_eq!(depths(Speculation::Auto { max_depth: 8 }, 7).iter().sum::<usize>(), 7);
 }

@@ -69,7 +69,7 @@ fn expected(model: &mut Model, sampling: &Sampling) -> HashMap<Vec<u32>, f64> {
         let span =
             Span { row: 0, n_rows, pos: 0, blocks: &[0], slot: 0, n_replay: 0, n_commit: n_rows };
         let batch = Batch { tokens: &tokens, spans: &[span], logit_rows: &[n_rows as u32 - 1] };
-        let next = softmax(model.forward(&batch), sampling);
+        let next = softmax(&model.logits(&batch), sampling);
         let longer = next.into_iter().map(|(id, p)| ([&begin[..], &[id]].concat(), n * p));
         let often: Vec<_> = longer.filter(|(_, n)| *n >= EXPECTED_MIN).collect();
         beginnings.insert(begin, n - often.iter().map(|(_, n)| n).sum::<f64>());

@@ -47,7 +47,7 @@ fn by_definition(request: &Request) -> Vec<u32> {
             n_commit: n_rows,
         };
         let last = [n_rows as u32 - 1];
-        let logits = model.forward(&Batch { tokens: &tokens, spans: &[span], logit_rows: &last });
+        let logits = model.logits(&Batch { tokens: &tokens, spans: &[span], logit_rows: &last });
         let draw = Draw {
             sampling: &request.sampling,
             ends: &[],
@@ -55,7 +55,7 @@ fn by_definition(request: &Request) -> Vec<u32> {
             n_generated: n_rows - request.prompt.len(),
             position: n_rows,
         };
-        let token = sampler.draw(logits, &draw).expect("numbers");
+        let token = sampler.draw(&logits, &draw).expect("numbers");
         tokens.push(token);
         history.push(token);
     }

@@ -1,6 +1,6 @@
 //! Whole engines over the scripted model.
 
-mod rig;
+pub(crate) mod rig;
 
 mod distribution;
 mod lifecycle;

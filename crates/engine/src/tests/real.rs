@@ -22,15 +22,13 @@ type Types = (Bits, KvType);
 fn with_types(config: &EngineConfig, (bits, kv_type): Types) -> Model {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/outrider-tiny");
     let checkpoint = Checkpoint::open(&folder).expect("the embedded model");
-    let max_depth = config.speculation.max_depth();
     let options = ModelOptions {
         bits,
         kv_type,
         n_blocks: config.n_blocks,
         n_slots: config.n_slots,
         max_rows: config.max_rows(),
-        max_logit_rows: config.max_running * (1 + max_depth),
-        max_pending: max_depth,
+        max_drafts: config.max_drafts,
         draft: config.speculation != Speculation::Off,
     };
     Model::load(&checkpoint, Cpu::new(2, Isa::detect()), &options, &mut |_| {}).expect("it loads")

@@ -61,7 +61,7 @@ pub(super) fn listener() -> (Listener, Box<dyn EventSink>) {
 }
 
 /// Room for everything the tests ask, one sequence after another.
-pub(super) fn config() -> EngineConfig {
+pub(crate) fn config() -> EngineConfig {
     EngineConfig {
         max_running: 4,
         max_queued: 64,
@@ -71,6 +71,7 @@ pub(super) fn config() -> EngineConfig {
         chunked_prefill_size: 128,
         eos_token_ids: vec![EOS],
         speculation: Speculation::Off,
+        max_drafts: 32,
         prefix_cache: None,
     }
 }
@@ -81,7 +82,7 @@ pub(super) fn scripted(config: &EngineConfig, draft_head: DraftHead) -> Scripted
         n_blocks: config.n_blocks,
         n_slots: config.n_slots,
         max_rows: config.max_rows(),
-        max_pending: config.speculation.max_depth(),
+        max_drafts: config.max_drafts,
     };
     let drafts = config.speculation != Speculation::Off;
     Scripted::new(shape, drafts.then_some(draft_head))

@@ -67,6 +67,8 @@ fn world(seed: u64) -> (EngineConfig, DraftHead, Random) {
             Speculation::Fixed(8),
             Speculation::Auto { max_depth: 5 },
         ]),
+        // From one deep draft to deep drafts for everybody.
+        max_drafts: random.pick(&[8, 11, 48]),
         ..config()
     };
     let heads = [DraftHead::AlwaysRight, DraftHead::AlwaysWrong, DraftHead::Random(60)];

@@ -119,7 +119,8 @@ fn batch_mates_change_no_bit() {
             }
             let rows: Vec<u32> = (0..tokens.len() as u32).collect();
             let batch = Batch { tokens: &tokens, spans: &spans, logit_rows: &rows };
-            let mut logits = model.forward(&batch).chunks_exact(vocab);
+            let logits = model.logits(&batch);
+            let mut logits = logits.chunks_exact(vocab);
             for (i, n) in who {
                 (0..n).for_each(|_| got[i].extend(bits(logits.next().expect("a row"))));
             }

@@ -56,7 +56,7 @@ pub fn plan(args: &EngineArgs) -> Result<EnginePlan, EngineError> {
             MemoryLine { name: "weights", bytes: plan.weight_bytes() as f64 },
             MemoryLine { name: "KV pool", bytes: plan.kv_bytes() as f64 },
             MemoryLine { name: "recurrent-state slots", bytes: plan.state_bytes() as f64 },
-            MemoryLine { name: "buffers", bytes: plan.scratch_bytes as f64 },
+            MemoryLine { name: "buffers", bytes: (plan.scratch_bytes + plan.replay_bytes) as f64 },
             MemoryLine {
                 name: "left of the budget",
                 bytes: plan.budget_bytes.saturating_sub(plan.total_bytes()) as f64,

@@ -72,8 +72,7 @@ fn the_flags_of_an_old_unit_file_are_kept_where_memory_allows() {
     assert_eq!(roomy.max_running_requests.limit, Limit::Flag("--max-running-requests"));
     assert_eq!(roomy.context_length.value, 131_072);
     assert!(roomy.max_total_tokens() > 131_072);
-    assert_eq!(roomy.max_rows, 512 + 16 * 4);
-    assert_eq!(roomy.max_logit_rows, 16 * 4);
+    assert_eq!((roomy.max_rows, roomy.max_drafts), (512 + 16 * 4, 16 * 3));
 
     // Less memory: fewer at once, and it says so.
     let tight = plan(&options, &large(), &host(70 * GIB)).unwrap();
@@ -217,5 +216,31 @@ fn the_start_up_block_is_readable() {
     assert_eq!(&plan.to_string()[..expected.len()], expected);
     for line in plan.to_string().lines() {
         assert!(line.len() <= 110 && !line.ends_with(' '), "{line:?}");
+    }
+}
+
+#[test]
+fn deep_drafts_cost_a_hundredth_of_the_memory() {
+    for (model, memory) in [(small(), 64 * GIB), (large(), 256 * GIB)] {
+        for running in 1..=32 {
+            let plan_at = |draft_depth| {
+                let options = PlanOptions {
+                    context_length: Some(4096),
+                    max_total_tokens: Some(4096),
+                    max_running_requests: Some(running),
+                    max_mamba_cache_size: Some(running),
+                    draft_depth,
+                    ..options()
+                };
+                plan(&options, &model, &host(memory)).unwrap()
+            };
+            let (one, eight) = (plan_at(1), plan_at(8));
+            assert_eq!(eight.state_bytes(), one.state_bytes());
+            let growth = eight.total_bytes() as f64 / one.total_bytes() as f64 - 1.0;
+            assert!(growth < 0.01, "{running} running: {growth}\n{one}\n{eight}");
+            assert!(eight.max_drafts >= running.max(8), "{eight}");
+            let text = eight.to_string();
+            assert!(text.contains("drafts to replay") && text.contains("in one step"), "{text}");
+        }
     }
 }

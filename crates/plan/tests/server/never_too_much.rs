@@ -87,8 +87,10 @@ fn check(plan: &Plan, options: &PlanOptions, model: &ModelBytes, host: &Host) {
 
     let chunk = plan.chunked_prefill_size.value;
     assert!(chunk >= 64 && chunk.is_multiple_of(64) && chunk <= options.chunked_prefill_size);
-    assert_eq!(plan.max_rows, chunk + running * (1 + options.draft_depth));
-    assert_eq!(plan.scratch_bytes, model.scratch(plan.max_rows, plan.max_logit_rows));
+    assert_eq!(plan.max_rows, chunk + running + plan.max_drafts);
+    let depth = options.draft_depth;
+    assert!((depth..=running * depth).contains(&plan.max_drafts));
+    assert_eq!(plan.scratch_bytes, model.scratch(plan.max_rows));
 
     // Promises are kept, caps are caps.
     assert!(options.context_length.is_none_or(|n| n == context));
