@@ -99,11 +99,6 @@ impl Sampler {
         }
     }
 
-    /// Width of a row of logits.
-    pub(crate) fn vocab_size(&self) -> usize {
-        self.adjusted.len()
-    }
-
     /// The token at `draw.position`.
     pub(crate) fn draw(&mut self, logits: &[f32], draw: &Draw<'_>) -> Result<u32, DrawError> {
         let sampling = draw.sampling;
