@@ -15,11 +15,16 @@ impl<M: Forward> Forward for Paced<M> {
         self.model.vocab_size()
     }
 
-    fn forward(&mut self, batch: &Batch<'_>) -> &[f32] {
+    fn forward(&mut self, batch: &Batch<'_>, take: &mut dyn FnMut(usize, &[f32])) {
         let begin = Instant::now();
-        let logits = self.model.forward(batch);
-        std::thread::sleep(self.least.saturating_sub(begin.elapsed()));
-        logits
+        // What is done with the logits is not part of the pass.
+        let mut taking = Duration::ZERO;
+        self.model.forward(batch, &mut |i, logits| {
+            let begin = Instant::now();
+            take(i, logits);
+            taking += begin.elapsed();
+        });
+        std::thread::sleep((self.least + taking).saturating_sub(begin.elapsed()));
     }
 
     fn draft(
