@@ -67,8 +67,7 @@ fn load(checkpoint: &Checkpoint, bits: Bits) -> Model {
         n_blocks: 1,
         n_slots: 1,
         max_rows: 1,
-        max_logit_rows: 1,
-        max_pending: 1,
+        max_drafts: 1,
         draft: false,
     };
     Model::load(checkpoint, Cpu::new(1, Isa::detect()), &options, &mut |_| {}).unwrap()
