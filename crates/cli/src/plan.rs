@@ -16,12 +16,12 @@ pub(crate) struct PlanFlags {
     #[arg(value_name = "MODEL")]
     model: String,
 
-    /// Whose arithmetic: sglang[@VERSION], vllm[@VERSION], llama.cpp or outrider; without a version
+    /// Whose arithmetic: `sglang[@VERSION]`, `vllm[@VERSION]`, llama.cpp or outrider; without a version
     /// the newest known
     #[arg(long, value_name = "ENGINE[@VERSION]", value_parser = engine)]
     engine: Engine,
 
-    /// Devices: COUNTxMEMORY@BANDWIDTH[@COMPUTE], such as 2x48GiB@768GB/s@150TFLOPS
+    /// Devices: `COUNTxMEMORY@BANDWIDTH[@COMPUTE]`, such as 2x48GiB@768GB/s@150TFLOPS
     #[arg(long, value_name = "DEVICE", value_parser = device)]
     device: Device,
 

@@ -86,7 +86,7 @@ impl Part<'_> {
 /// A weight `[n, k]` packed for [`Cpu::matmul`].
 ///
 /// Tiles of 64 outputs: f32 as `[n/64][k][64]`, bf16 as `[n/64][k/2][64][2]`, the others as
-/// [`Coding`] says, so that one sequential stream passes all the weights of a tile in the order
+/// `Coding` says, so that one sequential stream passes all the weights of a tile in the order
 /// of k. Missing outputs of the last tile, and the second half of the last pair where k is odd,
 /// are zero. Parts of different formats are sections of their own tiles.
 pub struct Matrix {
