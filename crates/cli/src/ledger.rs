@@ -3,8 +3,7 @@
 //! It is what `outrider configs` and `diagnose` dig in later. A ledger that cannot be written is a
 //! warning and never a reason not to serve.
 
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::fs::{DirBuilder, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -12,6 +11,7 @@ use std::time::Instant;
 use dialects::ledger::{self, Hardware, Line, Measured, SCHEMA, Start, Stop, Weights};
 use plan::Plan;
 use serde_json::{Map, Value, json};
+use telemetry::json_lines;
 use telemetry::record::Totals;
 
 use crate::flags::{Bandwidth, LedgerChoice, ModelFlags};
@@ -218,30 +218,13 @@ fn append(path: &Path, line: &Line) -> bool {
     written.is_ok()
 }
 
-/// One write at the end of the file, so that servers that share it cannot mix their lines.
 fn try_append(path: &Path, line: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
     let mut file =
         OpenOptions::new().create(true).read(true).append(true).mode(0o600).open(path)?;
-    let mut bytes = Vec::with_capacity(line.len() + 1);
-    if is_cut(&mut file)? {
-        bytes.push(b'\n');
-    }
-    bytes.extend_from_slice(line);
-    file.write_all(&bytes)
-}
-
-/// Whether the last line has no end, as a full disk leaves it.
-fn is_cut(file: &mut File) -> std::io::Result<bool> {
-    if file.metadata()?.len() == 0 {
-        return Ok(false);
-    }
-    let mut last = [0];
-    file.seek(SeekFrom::End(-1))?;
-    file.read_exact(&mut last)?;
-    Ok(last != *b"\n")
+    json_lines::append(&mut file, line)
 }
 
 fn seconds(time: jiff::Timestamp) -> String {

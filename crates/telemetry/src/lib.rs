@@ -3,6 +3,7 @@
 pub mod record;
 
 pub mod histogram;
+pub mod json_lines;
 pub mod log_line;
 pub mod metrics;
 pub mod reporter;

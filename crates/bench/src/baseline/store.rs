@@ -1,11 +1,11 @@
 //! The folder of baselines.
 
 use std::fs::OpenOptions;
-use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use telemetry::json_lines;
 
 use super::BaselineError;
 use crate::probe::now_utc;
@@ -76,12 +76,7 @@ impl Store {
             let mut file = OpenOptions::new().create(true).read(true).append(true).open(&path)?;
             let mut line = serde_json::to_vec(&entry)?;
             line.push(b'\n');
-            if is_cut(&mut file)? {
-                // A cut line stays the only one that cannot be read.
-                line.insert(0, b'\n');
-            }
-            // One write, so that two processes cannot interleave their lines.
-            file.write_all(&line)?;
+            json_lines::append(&mut file, &line)?;
             file.sync_data()
         };
         append().map_err(|source| io(&path, source))
@@ -155,17 +150,6 @@ fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.len() <= NAME_BYTES
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
-}
-
-/// Whether the last line has no end.
-fn is_cut(file: &mut std::fs::File) -> std::io::Result<bool> {
-    if file.metadata()?.len() == 0 {
-        return Ok(false);
-    }
-    let mut last = [0];
-    file.seek(SeekFrom::End(-1))?;
-    file.read_exact(&mut last)?;
-    Ok(last != *b"\n")
 }
 
 fn io(path: &Path, source: std::io::Error) -> BaselineError {
