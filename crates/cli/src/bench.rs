@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use kernels::{Cpu, Span};
+use kernels::{Cpu, KV_BLOCK, Span};
 use model::Model;
 use model::batch::{Batch, Forward};
 use model::network::ModelOptions;
@@ -15,8 +15,6 @@ use serde::Serialize;
 use crate::bench_speculation;
 use crate::flags::BenchFlags;
 use crate::source::{self, Source};
-
-const BLOCK: usize = 64;
 
 /// Everything one run measured.
 #[derive(Serialize)]
@@ -128,7 +126,7 @@ impl Cases {
         ModelOptions {
             bits: source::bits(&flags.model),
             kv_type: source::kv_type(flags.kv_cache_dtype, source.checkpoint().config()),
-            n_blocks: self.n_sequences * self.positions.div_ceil(BLOCK),
+            n_blocks: self.n_sequences * self.positions.div_ceil(KV_BLOCK),
             n_slots: self.n_sequences,
             max_rows: self.max_rows,
             max_drafts: self.max_drafts,
@@ -263,7 +261,7 @@ fn span(
 
 /// Block tables of `n` sequences with room for `positions` each.
 fn tables(n: usize, positions: usize) -> Vec<Vec<u32>> {
-    let each = positions.div_ceil(BLOCK) as u32;
+    let each = positions.div_ceil(KV_BLOCK) as u32;
     (0..n as u32).map(|i| (i * each..(i + 1) * each).collect()).collect()
 }
 

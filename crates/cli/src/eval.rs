@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use kernels::Span;
+use kernels::{KV_BLOCK, Span};
 use model::Model;
 use model::batch::{Batch, Forward};
 use model::network::ModelOptions;
@@ -53,7 +53,6 @@ pub(crate) struct EvalFlags {
 
 /// Rows of one pass: their logits are held for both models.
 const CHUNK: usize = 64;
-const BLOCK: usize = 64;
 
 #[derive(Serialize)]
 struct Report {
@@ -179,7 +178,7 @@ struct Scored {
 impl Scored {
     fn load(flags: &ModelFlags, kv: KvChoice, window: usize, text: &str) -> Result<Self> {
         let source = Source::resolve(flags)?;
-        let n_blocks = window.div_ceil(BLOCK);
+        let n_blocks = window.div_ceil(KV_BLOCK);
         let options = ModelOptions {
             bits: source::bits(flags),
             kv_type: source::kv_type(kv, source.checkpoint().config()),
