@@ -72,7 +72,7 @@ pub const MAX_IN_FLIGHT: usize = 512;
 /// Most requests per second.
 const MAX_RATE: f64 = 1000.0;
 /// How long requests in flight may still run when the time is over.
-const GRACE: Duration = Duration::from_secs(20);
+pub(crate) const GRACE: Duration = Duration::from_secs(20);
 /// How often progress is shown.
 const TICK: Duration = Duration::from_millis(250);
 
@@ -99,8 +99,8 @@ pub(crate) struct Order {
 pub(crate) struct Outcome {
     pub(crate) samples: Vec<Sample>,
     pub(crate) failures: Vec<Failure>,
-    /// Requests that were dropped in flight at the end.
-    pub(crate) n_dropped: usize,
+    /// Requests that were dropped in flight because the time was over.
+    pub(crate) n_late: usize,
 }
 
 /// Runs the order until its jobs or its time are used up, `enough` says so, or `stop` is asked for.
@@ -134,10 +134,8 @@ pub(crate) async fn run(
         }
         tokio::select! {
             biased;
-            () = stop.stopped() => {
-                outcome.n_dropped = in_flight.len();
-                return outcome;
-            }
+            // What is in flight is dropped; the report says that it was interrupted.
+            () = stop.stopped() => return outcome,
             Some(done) = in_flight.join_next() => {
                 outcome.record(done);
                 open &= !(watch.enough)(&outcome);
@@ -145,7 +143,7 @@ pub(crate) async fn run(
             () = sleep_until(pacer.next()), if open && in_flight.len() < most => {}
             () = sleep_until(last_start), if open => open = false,
             () = sleep_until(last_start + GRACE), if !open => {
-                outcome.n_dropped = in_flight.len();
+                outcome.n_late = in_flight.len();
                 return outcome;
             }
             _ = ticks.tick() => {

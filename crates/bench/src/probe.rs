@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use dialects::info::{Info, StepTimes, Steps};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::busy::{Activity, activity};
 use crate::client::{Client, Sampling};
-use crate::load::{self, Job, Load, Order, Outcome, Watch};
+use crate::load::{self, GRACE, Job, Load, Order, Outcome, Watch};
 use crate::observe::Observers;
 use crate::observe::log_tail::LogSource;
 use crate::observe::server::ServerSide;
@@ -180,6 +181,9 @@ pub async fn probe(
 
     let observers = Observers::start(&client, args.log.as_ref());
     let (mut runs, mut spans) = (Vec::new(), Vec::new());
+    // Steps are counted over the loads alone: warm-up and cache pass are other work.
+    let before = steps(&client).await;
+    let loads_began = Instant::now();
     for load in &args.loads {
         if !stop.is_stopped() {
             let full = sampling(args.max_tokens);
@@ -192,6 +196,12 @@ pub async fn probe(
             spans.push((begin, Instant::now()));
         }
     }
+    let seconds = loads_began.elapsed().as_secs_f64();
+    let grown = match before {
+        Some(before) => steps(&client).await.and_then(|after| after.since(&before)),
+        None => None,
+    };
+    let steps = grown.map(|sums| StepTimes { seconds, sums });
     let mut cache = None;
     if args.cache_pass && !stop.is_stopped() {
         let few = sampling(CACHE_PASS.1);
@@ -215,6 +225,7 @@ pub async fn probe(
         model,
         configuration,
         runs,
+        steps,
         cache,
         observed,
         activity,
@@ -237,23 +248,33 @@ async fn model(client: &Client, args: &ProbeArgs) -> Result<String, ProbeError> 
         .ok_or_else(|| ProbeError::Unreachable("/v1/models lists no model".to_owned()))
 }
 
+/// What the server says of itself.
+async fn info(client: &Client) -> Option<Info> {
+    for path in ["/server_info", "/get_server_info", "/props"] {
+        let answer = client.get(path).await.ok();
+        if let Some(info) = answer.and_then(|text| dialects::info::parse(&text)) {
+            return Some(info);
+        }
+    }
+    None
+}
+
 /// What the server says that it runs with, by factor and redacted; `null` if it does not say.
 async fn configuration(client: &Client) -> Value {
-    for path in ["/server_info", "/get_server_info", "/props"] {
-        let Some(info) = client.get(path).await.ok().and_then(|text| dialects::info::parse(&text))
-        else {
-            continue;
-        };
-        let settings = info.config.settings.iter();
-        let mut all: serde_json::Map<String, Value> =
-            settings.map(|(key, setting)| (key.to_string(), json!(setting.value))).collect();
-        all.insert("engine.name".to_owned(), json!(info.config.engine.name()));
-        if let Some(version) = &info.config.version {
-            all.insert("engine.version".to_owned(), json!(version.to_string()));
-        }
-        return Value::Object(all);
+    let Some(info) = info(client).await else { return Value::Null };
+    let settings = info.config.settings.iter();
+    let mut all: serde_json::Map<String, Value> =
+        settings.map(|(key, setting)| (key.to_string(), json!(setting.value))).collect();
+    all.insert("engine.name".to_owned(), json!(info.config.engine.name()));
+    if let Some(version) = &info.config.version {
+        all.insert("engine.version".to_owned(), json!(version.to_string()));
     }
-    Value::Null
+    Value::Object(all)
+}
+
+/// What Outrider has counted of its steps so far.
+async fn steps(client: &Client) -> Option<Steps> {
+    info(client).await?.state.steps
 }
 
 /// Prompts in a random but repeatable order, each with a salt of its own.
@@ -302,6 +323,9 @@ impl Prompts {
     }
 }
 
+/// Seconds that a request by itself may take, before the usual grace.
+const SINGLE_S: f64 = 120.0;
+
 /// One request by itself.
 async fn single(
     (client, sampling): (&Arc<Client>, &Arc<Sampling>),
@@ -309,7 +333,7 @@ async fn single(
     stop: &Stop,
 ) -> Option<Result<Sample, Failure>> {
     let jobs = VecDeque::from([job]);
-    let order = Order { load: Load::Concurrency(1), jobs, seconds: 120.0, seed: 0 };
+    let order = Order { load: Load::Concurrency(1), jobs, seconds: SINGLE_S, seed: 0 };
     let mut watch = Watch { enough: &mut |_| false, progress: &mut |_| {} };
     let outcome = load::run(client, sampling, order, stop, &mut watch).await;
     let failure = outcome.failures.into_iter().next().map(Err);
@@ -328,7 +352,11 @@ async fn warm_up(
         let speed = match single((client, sampling), prompts.next(0), stop).await {
             Some(Err(failure)) => return Err(ProbeError::Refused(failure.error)),
             Some(Ok(sample)) => sample.decode_tok_s(),
-            None => return Ok(()),
+            None if stop.is_stopped() => return Ok(()),
+            None => {
+                let most = SINGLE_S + GRACE.as_secs_f64();
+                return Err(ProbeError::Refused(format!("no whole answer within {most:.0} s")));
+            }
         };
         match (before, speed) {
             (Some(before), Some(speed)) if (speed / before - 1.0).abs() < WARM => return Ok(()),
@@ -368,7 +396,7 @@ async fn measure(
     let mut watch = Watch { enough: &mut enough, progress: &mut progress };
     let outcome = load::run(client, sampling, order, stop, &mut watch).await;
     let summary = summarise(&outcome, load, args.slo);
-    let notices = notices(&outcome, &summary);
+    let notices = notices(&outcome, &summary, args.seconds);
     let delays: Vec<f64> = outcome.samples.iter().map(|s| s.dispatch_delay_s).collect();
     let delay = median(&delays).zip(quantile(&delays, 0.99));
     Run {
@@ -400,6 +428,8 @@ fn is_narrow(samples: &[Sample], n_classes: usize, precision: f64) -> bool {
 
 fn workload(args: &ProbeArgs, load: Load, outcome: &Outcome) -> Workload {
     let names: Vec<&str> = args.sets.iter().map(|set| set.name()).collect();
+    // Most of them: a model may skip it or begin it once, and that makes no other workload.
+    let n_reasoned = outcome.samples.iter().filter(|sample| sample.reasoned).count();
     let (concurrency, rate_per_s) = match load {
         Load::Concurrency(n) => (json!(n), None),
         Load::Rate(rate) => (json!("open loop"), Some(rate)),
@@ -409,7 +439,7 @@ fn workload(args: &ProbeArgs, load: Load, outcome: &Outcome) -> Workload {
         concurrency,
         rate_per_s,
         temperature: args.temperature,
-        thinking: outcome.samples.iter().any(|sample| sample.reasoned),
+        thinking: 2 * n_reasoned > outcome.samples.len(),
         max_tokens: args.max_tokens,
     }
 }

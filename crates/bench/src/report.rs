@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use dialects::info::StepTimes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -28,7 +29,7 @@ pub struct Workload {
     pub rate_per_s: Option<f64>,
     /// Temperature, `null` for the server's default.
     pub temperature: Option<f64>,
-    /// Whether the model reasoned.
+    /// Whether the model reasoned before most answers.
     pub thinking: bool,
     /// Longest answer.
     pub max_tokens: u32,
@@ -93,6 +94,8 @@ pub struct ProbeReport {
     pub configuration: Value,
     /// One per load, in the order of sending.
     pub runs: Vec<Run>,
+    /// Where the time of Outrider's own steps went under these loads.
+    pub steps: Option<StepTimes>,
     /// The pass over the prefix cache.
     pub cache: Option<CachePass>,
     /// The server's side in the same seconds.
@@ -113,6 +116,7 @@ impl ProbeReport {
         let mut report = runs.next().unwrap_or_else(|| json!({ "schema": SCHEMA, "requests": [] }));
         report["model"] = json!(self.model);
         report["configuration"] = self.configuration.clone();
+        report["steps"] = json!(self.steps);
         report["cache"] = json!(self.cache);
         report["observed"] = json!(self.observed);
         report["activity"] = json!(self.activity);

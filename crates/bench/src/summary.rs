@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::load::{Load, Outcome};
+use crate::load::{GRACE, Load, Outcome};
 use crate::sample::Sample;
 use crate::stats::{Estimate, mann_whitney, median, median_interval, quantile, shift};
 
@@ -219,8 +219,8 @@ fn relative_speeds(samples: &[Sample]) -> Vec<f64> {
     ordered.iter().filter_map(relative).collect()
 }
 
-/// What a reader of the numbers must know.
-pub(crate) fn notices(outcome: &Outcome, summary: &Summary) -> Vec<String> {
+/// What a reader of the numbers must know; no request started later than after `seconds`.
+pub(crate) fn notices(outcome: &Outcome, summary: &Summary, seconds: f64) -> Vec<String> {
     let samples = &outcome.samples;
     let mut notices = Vec::new();
     let n = samples.len();
@@ -228,8 +228,12 @@ pub(crate) fn notices(outcome: &Outcome, summary: &Summary) -> Vec<String> {
         let n_failed = outcome.failures.len();
         notices.push(format!("{n_failed} requests failed; the first: {}", failure.error));
     }
-    if outcome.n_dropped > 0 {
-        notices.push(format!("{} requests were dropped at the end", outcome.n_dropped));
+    if outcome.n_late > 0 {
+        notices.push(format!(
+            "{} requests had no whole answer within {seconds:.0} s and {} s more and were dropped: more time, or shorter answers",
+            outcome.n_late,
+            GRACE.as_secs()
+        ));
     }
     let n_estimated = samples.iter().filter(|sample| sample.estimated).count();
     if n_estimated > 0 {
@@ -303,7 +307,7 @@ mod tests {
         let steady = summary.steady.unwrap();
         assert_eq!((steady.from_s, steady.to_s), (0.0, 16.0));
         assert!((steady.tok_s - 88.0 / 16.0).abs() < 1e-9);
-        assert!(notices(&outcome, &summary).is_empty());
+        assert!(notices(&outcome, &summary, 30.0).is_empty());
     }
 
     #[test]
@@ -330,7 +334,7 @@ mod tests {
         });
         let summary = summarise(&outcome, Load::Concurrency(1), SLO);
         assert!((summary.goodput.unwrap().share - 5.0 / 7.0).abs() < 1e-9);
-        assert!(notices(&outcome, &summary)[0].contains("1 requests failed; the first: 503"));
+        assert!(notices(&outcome, &summary, 30.0)[0].contains("1 requests failed; the first: 503"));
     }
 
     #[test]
@@ -344,7 +348,7 @@ mod tests {
         let outcome = outcome(samples);
         let summary = summarise(&outcome, Load::Concurrency(1), SLO);
         assert!(summary.drift.unwrap() < -0.2);
-        assert!(notices(&outcome, &summary)[0].contains("drifted"));
+        assert!(notices(&outcome, &summary, 30.0)[0].contains("drifted"));
     }
 
     #[test]
@@ -354,11 +358,17 @@ mod tests {
             (sample.out, sample.estimated, sample.dispatch_delay_s) = (33, true, 0.1);
             sample.reasoning = Some(40);
         }
-        let outcome = Outcome { samples, n_dropped: 2, ..Outcome::default() };
+        let outcome = Outcome { samples, n_late: 2, ..Outcome::default() };
         let summary = summarise(&outcome, Load::Concurrency(1), SLO);
         assert_eq!(summary.classes[0].token_gap_ms, None);
-        let text = notices(&outcome, &summary).join("\n");
-        for part in ["2 requests were dropped", "estimated", "3.00 tokens", "late", "reasoning"] {
+        let text = notices(&outcome, &summary, 30.0).join("\n");
+        for part in [
+            "2 requests had no whole answer within 30 s",
+            "estimated",
+            "3.00 tokens",
+            "late",
+            "reasoning",
+        ] {
             assert!(text.contains(part), "{part} is not in {text}");
         }
     }

@@ -105,15 +105,15 @@ struct Measured {
 
 enum Outcome {
     Measured(Measured),
-    /// Others use the server; nothing was measured.
-    Busy,
+    /// Others use the server, or no answer came in time: nothing was measured.
+    Nothing,
 }
 
 fn save(store: &Store, save: &Save, json: bool) -> Result<u8> {
     let args = save.url.as_deref().map(|url| probe::args(url, &save.work, &save.effort));
     let Measured { runs, configuration } = match measured(args, save.probe.as_deref())? {
         Outcome::Measured(measured) => measured,
-        Outcome::Busy => return Ok(EXIT_INCONCLUSIVE),
+        Outcome::Nothing => return Ok(EXIT_INCONCLUSIVE),
     };
     for run in &runs {
         store.save(&save.name, run, configuration.clone())?;
@@ -168,7 +168,7 @@ fn compare(store: &Store, flags: &CheckAgainst, json: bool) -> Result<u8> {
     };
     let Measured { runs, .. } = match measured(args, flags.probe.as_deref())? {
         Outcome::Measured(measured) => measured,
-        Outcome::Busy => return Ok(EXIT_INCONCLUSIVE),
+        Outcome::Nothing => return Ok(EXIT_INCONCLUSIVE),
     };
     let checks: Vec<Check> =
         runs.iter().map(|run| check(&flags.name, &entries, run)).collect::<Result<_, _>>()?;
@@ -209,7 +209,7 @@ fn measured(args: Option<ProbeArgs>, file: Option<&Path>) -> Result<Outcome> {
             }
             Err(error @ ProbeError::Busy(_)) => {
                 probe::failed(&error);
-                return Ok(Outcome::Busy);
+                return Ok(Outcome::Nothing);
             }
             Err(error) => return Err(error.into()),
         },
@@ -217,7 +217,14 @@ fn measured(args: Option<ProbeArgs>, file: Option<&Path>) -> Result<Outcome> {
         (None, None) => bail!("give a URL, or --probe FILE"),
     };
     if let Some(run) = runs.iter().find(|run| run.requests.is_empty()) {
-        bail!("no request of {} was answered: {}", run.workload.id, run.notices.join("; "));
+        let why =
+            format!("no request of {} was answered: {}", run.workload.id, run.notices.join("; "));
+        // A server that fails is an error; of one that only takes longer than it was given, nothing is known.
+        if file.is_some() || !run.failures.is_empty() {
+            bail!(why);
+        }
+        eprintln!("error: {why}");
+        return Ok(Outcome::Nothing);
     }
     Ok(Outcome::Measured(Measured { runs, configuration }))
 }

@@ -67,8 +67,8 @@ pub(crate) struct ConfigsFlags {
     #[command(flatten)]
     remote: RemoteFlags,
 
-    /// Leave out what is older than this many days
-    #[arg(long, value_name = "DAYS")]
+    /// Leave out what is older: `90d`, `12w`, `2y`, or a number of days
+    #[arg(long, value_name = "AGE", value_parser = days)]
     since: Option<u32>,
 
     /// Print JSON instead of text
@@ -140,6 +140,15 @@ pub(crate) struct DiagnoseFlags {
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
+}
+
+/// An age in days.
+fn days(text: &str) -> Result<u32, String> {
+    let units = [("d", 1), ("w", 7), ("y", 365)];
+    let unit = units.iter().find_map(|(unit, days)| Some((text.strip_suffix(unit)?, *days)));
+    let (number, days) = unit.unwrap_or((text, 1));
+    let age = number.parse::<u32>().ok().and_then(|n| n.checked_mul(days));
+    age.ok_or_else(|| "not an age like 90d, 12w or 2y".to_owned())
 }
 
 pub(crate) fn logs(flags: &LogsFlags) -> ExitCode {
@@ -227,8 +236,7 @@ fn gather(flags: &DiagnoseFlags) -> anyhow::Result<Evidence> {
         }
         return Ok(evidence);
     };
-    let order =
-        live::Order { url, flags: &flags.live, logs: &flags.log, probe: !flags.no_probe, host };
+    let order = live::Order { url, flags: &flags.live, logs, probe: !flags.no_probe, host };
     live::collect(order)
 }
 
@@ -239,6 +247,21 @@ fn finish(run: impl FnOnce(&mut dyn Write) -> anyhow::Result<u8>) -> ExitCode {
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::from(EXIT_ERROR)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::days;
+
+    #[test]
+    fn ages_as_people_write_them() {
+        for (text, n) in [("90d", 90), ("90", 90), ("12w", 84), ("2y", 730), ("0d", 0)] {
+            assert_eq!(days(text), Ok(n), "{text}");
+        }
+        for text in ["", "d", "-1d", "1.5d", "3 weeks", "4000000000w"] {
+            assert!(days(text).is_err(), "{text}");
         }
     }
 }

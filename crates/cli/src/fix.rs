@@ -21,6 +21,7 @@ use diagnose::fix::{Quoting, edited};
 pub(crate) use source::LAST as LAST_EVIDENCE;
 pub(crate) use validate::{ValidateFlags, run as validate};
 
+use self::interrupt::Interrupt;
 use self::manager::Manager;
 use self::source::Source;
 
@@ -114,7 +115,9 @@ fn try_run(flags: &FixFlags) -> Result<u8> {
     println!("{}\n{}", source.summary, manager.preview());
     confirm(options, &format!("write this and restart {manager}?"))?;
     let wait = Duration::from_secs(options.wait.into());
-    match manager.put(true, wait).and_then(|()| source.holds()) {
+    // From here on Ctrl-C takes back what was begun.
+    let interrupt = Interrupt::watch()?;
+    match manager.put(true, wait, Some(&interrupt)).and_then(|()| source.holds()) {
         Ok(()) => {
             println!("in force, and the server answers. The way back: {}", manager.way_back());
             println!("`outrider validate` proves it with restarts and measurements");
@@ -123,7 +126,7 @@ fn try_run(flags: &FixFlags) -> Result<u8> {
         Err(error) => {
             eprintln!("error: {error:#}; taking it back");
             // The server is known to start like this: it gets its usual time.
-            manager.put(false, wait.max(USUAL_START))?;
+            manager.put(false, wait.max(USUAL_START), None)?;
             eprintln!("{manager} runs as before");
             Ok(EXIT_ROLLED_BACK)
         }
@@ -137,7 +140,7 @@ fn revert(options: &FixSource) -> Result<u8> {
         return Ok(EXIT_UNDECIDED);
     }
     confirm(options, &format!("take the fix back and restart {manager}?"))?;
-    manager.put(false, Duration::from_secs(options.wait.into()))?;
+    manager.put(false, Duration::from_secs(options.wait.into()), None)?;
     println!("{manager} runs as before the fix");
     Ok(EXIT_OK)
 }

@@ -15,6 +15,7 @@ use clap::Args;
 use diagnose::collect::live::{self, Answers, ENDPOINTS};
 use diagnose::collect::{self, process};
 use diagnose::evidence::{Evidence, Side};
+use dialects::info::StepTimes;
 use reqwest::{Client, Url};
 use serde_json::json;
 
@@ -105,13 +106,17 @@ pub(crate) fn collect(mut order: Order<'_>) -> Result<Evidence> {
     live::focus(&mut evidence, &target);
 
     let saved = saved(&order, &url, &before, &mut evidence);
+    let mut steps = None;
     if order.probe {
-        measure(&order, &url, saved.as_ref(), &mut evidence)?;
+        steps = measure(&order, &url, saved.as_ref(), &mut evidence)?;
     } else {
         std::thread::sleep(WATCHED);
     }
     let after = asker.ask();
     live::add_answers(&mut evidence, &before, &after, begin.elapsed().as_secs_f64());
+    if let Some(steps) = steps {
+        live::add_probe_steps(&mut evidence, steps);
+    }
     if let Some((name, entry)) = saved {
         live::add_baseline(&mut evidence, &name, &json!(entry.run), &entry.configuration);
     }
@@ -237,13 +242,14 @@ fn saved(
     entries.iter().rev().find(differs).or(entries.last()).cloned()
 }
 
-/// Probes with the work that was saved, so that both compare, else with a few chats.
+/// Probes with the work that was saved, so that both compare, else with a few chats. Gives what Outrider counted of its
+/// steps meanwhile.
 fn measure(
     order: &Order<'_>,
     url: &Url,
     saved: Option<&(String, Entry)>,
     evidence: &mut Evidence,
-) -> Result<()> {
+) -> Result<Option<StepTimes>> {
     let mut args = arguments(url, &order.flags.bounds);
     if let Some((name, entry)) = saved {
         match baseline::same_work(args.clone(), &entry.run.workload) {
@@ -264,6 +270,7 @@ fn measure(
             collect::add_text(evidence, Side::Now, "probe", &text);
             let gaps = report.observed.gaps.iter().chain(&report.notices);
             evidence.gaps.extend(gaps.map(|gap| format!("probe: {gap}")));
+            return Ok(report.steps);
         }
         Err(ProbeError::Busy(busy)) => evidence.gaps.push(format!(
             "not probed: the server is busy ({} running, {} waiting); --force probes all the same",
@@ -271,7 +278,7 @@ fn measure(
         )),
         Err(error) => evidence.gaps.push(format!("not probed: {error}")),
     }
-    Ok(())
+    Ok(None)
 }
 
 /// A short probe within the bounds of the flags.

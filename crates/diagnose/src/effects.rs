@@ -1,6 +1,6 @@
 //! The speed model: what a change should do, as a range. The arithmetic of acceptance is the plan's.
 
-use plan::engines::speed::{Range, accept_length};
+use plan::engines::speed::{Range, accept_length, accept_length_range};
 
 use crate::stats::Estimate;
 
@@ -61,6 +61,19 @@ pub fn at_depth(accept_len: Estimate, steps_per_s: f64, now: u64, wanted: u64) -
     })
 }
 
+/// Predicts a depth for a server that runs without drafts, at `steps_per_s`: nothing was seen of its acceptance, so it is
+/// that of trained heads.
+pub fn with_drafts(steps_per_s: f64, wanted: u64) -> AtDepth {
+    let accept_len = accept_length_range(None, wanted);
+    let rate = |cost: f64| steps_per_s / (1.0 + cost * wanted as f64);
+    let steps_per_s = Range {
+        lo: rate(DRAFT_COST + DRAFT_COST_SPREAD),
+        hi: rate(DRAFT_COST - DRAFT_COST_SPREAD),
+    };
+    let tok_s = Range { lo: accept_len.lo * steps_per_s.lo, hi: accept_len.hi * steps_per_s.hi };
+    AtDepth { accept_len, steps_per_s, tok_s }
+}
+
 /// The acceptance of the first position that gives an accept length at a depth, between the two extremes of the model.
 fn first_position(accept_len: f64, depth: u64) -> Option<f64> {
     let model = |first: f64| {
@@ -107,6 +120,14 @@ mod tests {
             assert!((at.tok_s.lo * at.tok_s.hi).sqrt() / (len * 20.0) - 1.0 < 0.01, "{at:?}");
         }
         assert_eq!(at_depth(Estimate::exact(2.5), 20.0, 1, 3), None);
+    }
+
+    #[test]
+    fn drafts_that_were_never_seen_are_a_wide_range() {
+        let at = with_drafts(40.0, 3);
+        assert!(at.accept_len.lo > 1.3 && at.accept_len.hi < 4.0, "{at:?}");
+        assert!(at.tok_s.lo > 40.0 && at.tok_s.hi < 160.0, "{at:?}");
+        assert!(at.tok_s.hi / at.tok_s.lo > 1.3, "{at:?}");
     }
 
     #[test]

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::collect::client::{ClientChange, ClientLog};
 use crate::collect::gpu::GpuSnapshot;
 use crate::collect::launch::Launch;
-use crate::collect::live::StepTimes;
 use crate::collect::probe::Probe;
 use crate::configs::{Edit, Found};
 use crate::logs::LogSummary;
+use dialects::info::StepTimes;
 
 /// The name of the saved form.
 pub const SCHEMA: &str = "evidence/1";

@@ -189,6 +189,9 @@ fn vllm_rules(config: &Config, all: &mut BTreeMap<Key, Effective>) {
         .or_insert(rule(Value::Bool(true), "on unless eager is enforced"));
 }
 
+/// The method of a server that drafts, as its log shows, while nothing says how.
+pub const DRAFTING: &str = "drafting";
+
 fn llamacpp_rules(config: &Config, all: &mut BTreeMap<Key, Effective>) {
     let rule = |value: Value, why: &'static str| Effective { value, why: Why::Rule(why) };
     all.insert(Factor::SpecTopk.into(), rule(Value::Int(1), "no trees"));
@@ -239,7 +242,11 @@ pub fn differences(a: &Config, b: &Config) -> Vec<Difference> {
             (Some(x), Some(y)) => {
                 let asked = x.why != Why::Default || y.why != Why::Resolved;
                 let asked = asked && (x.why != Why::Resolved || y.why != Why::Default);
-                asked && !x.value.same(&y.value) && !resolves(x, y, b) && !resolves(y, x, a)
+                asked
+                    && !x.value.same(&y.value)
+                    && !resolves(key, (x, a), (y, b))
+                    && !resolves(key, (y, b), (x, a))
+                    && !drafts_somehow(&x.value, &y.value)
             }
             (Some(x), None) => counts_alone(x, a, b, key),
             (None, Some(y)) => counts_alone(y, b, a, key),
@@ -256,9 +263,22 @@ pub fn differences(a: &Config, b: &Config) -> Vec<Difference> {
     out
 }
 
-/// `auto` on one side and a value that the other side's dump resolved is no difference that anybody made.
-fn resolves(auto: &Effective, value: &Effective, side: &Config) -> bool {
-    auto.value.as_str() == Some("auto") && (side.whole || value.why != Why::Asked)
+/// `auto` on one side and a value that the other side's dump resolved is no difference that anybody made. Two dumps of one
+/// release resolve alike, and every release leaves the KV cache's `auto` as it is: there both were asked for.
+fn resolves(
+    key: &Key,
+    (auto, open): (&Effective, &Config),
+    (value, side): (&Effective, &Config),
+) -> bool {
+    let stays = open.version == side.version || *key == Key::Known(Factor::MemKvDtype);
+    let alike = open.whole && side.whole && stays;
+    auto.value.as_str() == Some("auto") && (value.why != Why::Asked || (side.whole && !alike))
+}
+
+/// Whether one side drafts in a way that is not known, and the other drafts.
+fn drafts_somehow(x: &Value, y: &Value) -> bool {
+    let is = |word: &str| x.as_str() == Some(word) || y.as_str() == Some(word);
+    is(DRAFTING) && !is("none")
 }
 
 /// Whether a value that only one side has is a difference: it was asked for by a person, or the other side's dump lists
@@ -302,6 +322,30 @@ mod tests {
     }
 
     #[test]
+    fn a_log_with_drafts_makes_llama_cpp_depths_count() {
+        let side = |depth: &'static str, method: Option<&'static str>| {
+            let mut side = config(Engine::LlamaCpp, &[("--draft-max", Some(depth))]);
+            if let Some(method) = method {
+                side.state(Factor::SpecMethod, Value::from(method), "log");
+            }
+            side
+        };
+        let factors = |a: &Config, b: &Config| -> Vec<Option<Factor>> {
+            differences(a, b).iter().map(Difference::factor).collect()
+        };
+        assert_eq!(factors(&side("6", None), &side("2", None)), vec![], "nothing drafts");
+        let steps = [Some(Factor::SpecNumSteps), Some(Factor::SpecDraftTokens)];
+        let known = config(
+            Engine::LlamaCpp,
+            &[("--draft-max", Some("6")), ("--spec-type", Some("draft-mtp"))],
+        );
+        for before in [&side("6", Some(DRAFTING)), &side("6", Some("mtp")), &known] {
+            assert_eq!(factors(before, &side("2", Some(DRAFTING))), steps);
+        }
+        assert!(factors(&known, &side("6", None)).contains(&Some(Factor::SpecMethod)));
+    }
+
+    #[test]
     fn left_out_counts_follow_the_version() {
         let mut c = config(Engine::Sglang, &[("--speculative-algorithm", Some("EAGLE"))]);
         assert_eq!(get(&c, Factor::SpecNumSteps), Some(Value::Int(3)));
@@ -318,6 +362,18 @@ mod tests {
         assert_eq!(differences(&a, &b).len(), 1, "a number type that a person asked for is one");
         a.whole = true;
         assert_eq!(differences(&a, &b), vec![], "one that the engine resolved is not");
+        let differ = |flag: &str, value: &'static str, before: &str| {
+            let dump = |version: &str, value: &'static str| {
+                let mut dump = config(Engine::Sglang, &[(flag, Some(value))]);
+                (dump.whole, dump.version) = (true, Version::parse(version));
+                dump
+            };
+            let found = differences(&dump(before, value), &dump("0.5.20", "auto"));
+            found.iter().any(|d| d.factor() != Some(Factor::EngineVersion))
+        };
+        assert!(differ("--dtype", "float16", "0.5.20"), "one release resolves `auto` alike");
+        assert!(!differ("--dtype", "float16", "0.5.10"), "another may say what it resolved");
+        assert!(differ("--kv-cache-dtype", "fp8_e5m2", "0.5.10"));
         let c = config(Engine::Sglang, &[("--disable-radix-cache", None)]);
         let found = differences(&b, &c);
         assert_eq!(found.len(), 1);

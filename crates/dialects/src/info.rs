@@ -91,6 +91,15 @@ pub struct Steps {
     pub bandwidth: Option<f64>,
 }
 
+/// What happened between two answers of the same server.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepTimes {
+    /// Seconds between them.
+    pub seconds: f64,
+    /// What was counted in between.
+    pub sums: Steps,
+}
+
 impl Steps {
     fn parse(info: &Json, internal: &Json) -> Option<Steps> {
         let totals = internal.get("totals")?;

@@ -5,6 +5,7 @@
 use std::fmt;
 use std::fs::{File, Metadata};
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
@@ -20,6 +21,8 @@ use serde::Serialize;
 const POLL: Duration = Duration::from_millis(100);
 /// How long the last lines may come after the last answer.
 const LINGER: Duration = Duration::from_millis(300);
+/// Longest complaint of a program that is told on, in bytes.
+const COMPLAINT: usize = 200;
 /// Most records that are kept.
 const MOST: usize = 200_000;
 
@@ -89,6 +92,8 @@ pub struct LogSummary {
 
 /// A log that is being followed.
 pub(crate) struct LogTail {
+    /// Its name, for gaps.
+    source: String,
     found: Arc<Mutex<Found>>,
     end: Arc<AtomicBool>,
     child: Option<Child>,
@@ -98,6 +103,8 @@ pub(crate) struct LogTail {
 #[derive(Default)]
 struct Found {
     n_lines: u64,
+    /// The first line: it may be the complaint of a program.
+    first: Vec<u8>,
     records: Vec<Record>,
     read_at: Vec<Instant>,
 }
@@ -106,7 +113,9 @@ impl LogTail {
     pub(crate) fn start(source: &LogSource) -> std::io::Result<LogTail> {
         let found = Arc::new(Mutex::new(Found::default()));
         let end = Arc::new(AtomicBool::new(false));
-        let mut tail = LogTail { found, end, child: None, threads: Vec::new() };
+        let source_name = source.to_string();
+        let mut tail =
+            LogTail { source: source_name, found, end, child: None, threads: Vec::new() };
         match source {
             LogSource::File(path) => {
                 let follow = Follow::at_the_end(path)?;
@@ -133,6 +142,7 @@ impl LogTail {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            .process_group(0)
             .spawn()
             .map_err(|error| std::io::Error::new(error.kind(), format!("{program}: {error}")))?;
         let streams: [Option<Box<dyn Read + Send>>; 2] = [
@@ -153,26 +163,47 @@ impl LogTail {
         Ok(())
     }
 
-    /// Waits for the last lines and sums up.
+    /// Waits for the last lines, ends what follows them, and sums up.
     pub(crate) fn finish(mut self) -> LogSummary {
         std::thread::sleep(LINGER);
         self.end.store(true, Ordering::Relaxed);
-        let mut gap = None;
+        let mut ended = None;
         if let Some(child) = &mut self.child {
-            if let Ok(Some(status)) = child.try_wait() {
-                gap = Some(format!("the command that follows the log ended by itself: {status}"));
+            ended = child.try_wait().ok().flatten();
+            if ended.is_none() {
+                kill_group(child);
             }
             // Both fail only if the command has ended by itself.
             let _ = child.kill();
             let _ = child.wait();
         }
-        for thread in self.threads {
-            // A reader that panicked has left what it found before.
-            let _ = thread.join();
+        // A command that ended may have left somebody who holds its output open: that one is not waited for.
+        let begin = Instant::now();
+        while self.threads.iter().any(|thread| !thread.is_finished()) && begin.elapsed() < LINGER {
+            std::thread::sleep(POLL / 10);
         }
         let found = std::mem::take(&mut *lock(&self.found));
+        let gap = ended.map(|status| {
+            // More lines, or a good end: then it is a line of the log and nobody's business.
+            let complains = found.n_lines == 1 && status.code().is_some_and(|code| code != 0);
+            let said = String::from_utf8_lossy(if complains { &found.first } else { &[] });
+            let said = dialects::redact::line(said.trim(), COMPLAINT);
+            let colon = if said.is_empty() { "" } else { ": " };
+            let source = &self.source;
+            format!(
+                "log {source}: the command that follows it ended by itself ({status}){colon}{said}"
+            )
+        });
         LogSummary { gap, ..summarise(found) }
     }
+}
+
+/// Ends a command with everything that it started: it may be a script around the real one. It was not waited for yet, so
+/// that its number is still its own.
+fn kill_group(child: &Child) {
+    let kill = format!("kill -s KILL -- -{}", child.id());
+    // It may have ended by itself.
+    let _ = Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status();
 }
 
 fn lock(found: &Mutex<Found>) -> std::sync::MutexGuard<'_, Found> {
@@ -196,6 +227,9 @@ impl<'a> Intake<'a> {
         let parser = &mut self.parser;
         self.lines.feed(bytes, &mut |line: &[u8]| {
             found.n_lines += 1;
+            if found.n_lines == 1 {
+                found.first = line[..line.len().min(COMPLAINT)].to_vec();
+            }
             parser.line(line, &mut |record| {
                 if found.records.len() < MOST {
                     found.records.push(record);

@@ -14,6 +14,7 @@ use diagnose::fix::{Quoting, Word, drop_in, edited, inverse};
 use serde::{Deserialize, Serialize};
 
 use super::FixSource;
+use super::interrupt::Interrupt;
 use super::source::Source;
 use super::systemd::Loaded;
 use crate::live::{self, Asker};
@@ -177,8 +178,13 @@ impl Manager {
         }
     }
 
-    /// Puts the fix in force or takes it back, restarts, and waits until the server answers.
-    pub(crate) fn put(&mut self, on: bool, wait: Duration) -> Result<()> {
+    /// Puts the fix in force or takes it back, restarts, and waits until the server answers or somebody wants an end.
+    pub(crate) fn put(
+        &mut self,
+        on: bool,
+        wait: Duration,
+        interrupt: Option<&Interrupt>,
+    ) -> Result<()> {
         let record = self.record();
         match &mut self.kind {
             Kind::Systemd { loaded, text } => {
@@ -206,17 +212,20 @@ impl Manager {
                 *is_on = on;
             }
         }
-        self.wait(wait)
+        self.wait(wait, interrupt)
     }
 
     /// Waits until the server is healthy.
-    fn wait(&self, wait: Duration) -> Result<()> {
+    fn wait(&self, wait: Duration, interrupt: Option<&Interrupt>) -> Result<()> {
         let Some(url) = &self.url else { return Ok(()) };
         let asker = Asker::new(&live::base(url)?, std::env::var("OUTRIDER_API_KEY").ok())?;
         let begin = Instant::now();
         while begin.elapsed() < wait {
             if asker.is_healthy() {
                 return Ok(());
+            }
+            if interrupt.is_some_and(Interrupt::is_asked) {
+                bail!("interrupted");
             }
             if let Kind::Systemd { loaded, .. } = &self.kind
                 && loaded.has_failed()
@@ -321,6 +330,8 @@ fn restart(template: &str, argv: &[String]) -> Result<()> {
         .args(["-c", &script])
         .env("OUTRIDER_COMMAND", line(argv))
         .stdin(Stdio::null())
+        // Standard output is the report's alone.
+        .stdout(std::io::stderr())
         .process_group(0)
         .status()
         .context("cannot run sh")?;

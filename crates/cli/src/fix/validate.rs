@@ -76,6 +76,7 @@ fn try_run(flags: &ValidateFlags) -> Result<u8> {
     let outcome = trial.run();
     let (end, proof) = match outcome {
         Ok((end, proof)) => (end, Some(proof)),
+        Err(_) if trial.interrupt.is_asked() => (End::Interrupted, None),
         Err(error) => (End::Failed(format!("{error:#}")), None),
     };
     let code = trial.settle(&end)?;
@@ -90,6 +91,8 @@ enum End {
     Undecided(String),
     /// The server did not come up, or a measurement failed.
     Failed(String),
+    /// Somebody wanted an end.
+    Interrupted,
 }
 
 /// What was measured.
@@ -138,7 +141,7 @@ impl Trial<'_> {
             bail!("interrupted");
         }
         eprintln!("{} the fix: restarting {}", if on { "with" } else { "without" }, self.manager);
-        self.manager.put(on, self.wait)?;
+        self.manager.put(on, self.wait, Some(&self.interrupt))?;
         if on {
             self.source.holds()?;
         }
@@ -191,13 +194,12 @@ impl Trial<'_> {
         let (on, code) = match end {
             End::Holds => (true, EXIT_OK),
             End::DoesNotHold(_) => (false, EXIT_ROLLED_BACK),
-            End::Failed(_) if self.interrupt.is_asked() => (self.was_on, EXIT_UNDECIDED),
             End::Failed(_) => (false, EXIT_ROLLED_BACK),
-            End::Undecided(_) => (self.was_on, EXIT_UNDECIDED),
+            End::Undecided(_) | End::Interrupted => (self.was_on, EXIT_UNDECIDED),
         };
         // After a failed start the server may be down although nothing has to change.
-        if on != self.manager.is_on() || matches!(end, End::Failed(_)) {
-            self.manager.put(on, self.wait.max(USUAL_START))?;
+        if on != self.manager.is_on() || matches!(end, End::Failed(_) | End::Interrupted) {
+            self.manager.put(on, self.wait.max(USUAL_START), None)?;
         }
         Ok(code)
     }
@@ -318,7 +320,8 @@ fn report(as_json: bool, trial: &Trial<'_>, end: &End, proof: Option<&Proof>) ->
         End::Holds => ("holds", "the fix stays in force".to_owned()),
         End::DoesNotHold(why) => ("does_not_hold", format!("{why}; taken back")),
         End::Undecided(why) => ("undecided", format!("{why}; what was found is back")),
-        End::Failed(why) => ("failed", format!("{why}; what was found is back")),
+        End::Failed(why) => ("failed", format!("{why}; the fix is taken back")),
+        End::Interrupted => ("interrupted", "what was found is back".to_owned()),
     };
     if as_json {
         let document = json!({

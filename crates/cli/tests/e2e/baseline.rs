@@ -14,10 +14,14 @@ fn words<'a>(folder: &'a Path, step: &[&'a str]) -> Vec<&'a str> {
     [&["baseline"], step, &["--folder", folder.to_str().unwrap()]].concat()
 }
 
-/// Eleven tokens, one in each event.
-fn slow_chat(_: usize) -> Pieces {
+/// Answers of eleven tokens; from the fifth on a minute passes before the first of them.
+fn ever_slower_chat(n: usize) -> Pieces {
+    // A warm-up of unequal answers has all its four.
+    let pause_ms = if n.is_multiple_of(2) { 2 } else { 10 };
     // The embedded model reasons, and other work would not compare.
-    let mut pieces: Pieces = (0..11).map(|_| (100, delta("reasoning_content", "word "))).collect();
+    let mut pieces: Pieces =
+        (0..11).map(|_| (pause_ms, delta("reasoning_content", "word "))).collect();
+    pieces[0].0 = if n < 4 { 2 } else { 60_000 };
     let end = r#"{"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":11}}"#;
     pieces.push((0, event(end) + "data: [DONE]\n\n"));
     pieces
@@ -26,7 +30,11 @@ fn slow_chat(_: usize) -> Pieces {
 #[test]
 fn a_slower_server_is_found_worse() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(&[]);
+    // A pass as long as on a machine with slower memory: other work on this one hardly shows.
+    let start = |pass_ms: &str| {
+        Server::start(&["--least-pass-ms", pass_ms, "--speculative-num-steps", "1"])
+    };
+    let server = start("5");
     let work = ["--set", "code", "--max-tokens", "32"];
     let save = [&["save", "main", server.url()], &work[..], EFFORT].concat();
     let saved = stdout_of(&words(folder.path(), &save), "");
@@ -52,9 +60,8 @@ fn a_slower_server_is_found_worse() {
     assert!(codes.any(|code| matches!(code, Some(0 | 12))), "the same server is not worse");
     drop(server);
 
-    // In its place stands one that takes a tenth of a second for each token.
-    let slow = StandIn::start(slow_chat, |_, _| None);
-    let (code, report) = against(&slow.url(), "6");
+    let slow = start("25");
+    let (code, report) = against(slow.url(), "6");
     assert_eq!(code, Some(10), "{report}");
     let rows: Value = serde_json::from_str(report.lines().next().unwrap()).unwrap();
     let row = &rows[0]["rows"][0];
@@ -66,6 +73,22 @@ fn a_slower_server_is_found_worse() {
     assert!(listed.contains("main") && listed.contains("1 runs"), "{listed}");
     let history = stdout_of(&words(folder.path(), &["history", "main"]), "");
     assert!(history.contains("code tok/s per stream: 1 runs"), "{history}");
+}
+
+#[test]
+fn a_server_without_an_answer_in_time_is_undecided_and_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&[]);
+    let save = [&["save", "main", server.url(), "--set", "code", "--max-tokens", "32"], EFFORT];
+    stdout_of(&words(folder.path(), &save.concat()), "");
+    let slow = StandIn::start(ever_slower_chat, |_, _| None);
+    let url = slow.url();
+    let check = ["check", "main", &url, "--seconds", "1", "--no-cache-pass"];
+    let output = run(&words(folder.path(), &check), "");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(12), "{errors}");
+    let why = "no request of code-v1 was answered: 1 requests had no whole answer within 1 s and 20 s more";
+    assert!(errors.contains(why), "{errors}");
 }
 
 #[test]

@@ -19,13 +19,13 @@ fn probe(url: &str, flags: &[&str]) -> Value {
 }
 
 /// A server whose log is a file, as under a service manager.
-struct Logged {
+pub(crate) struct Logged {
     child: Child,
-    url: String,
+    pub(crate) url: String,
 }
 
 impl Logged {
-    fn start(log: &std::path::Path, flags: &[&str]) -> Logged {
+    pub(crate) fn start(log: &std::path::Path, flags: &[&str]) -> Logged {
         let mut command = outrider(&["serve", "--port", "0", "--launch-ledger", "none"]);
         let child = command.args(flags).stderr(File::create(log).unwrap()).spawn().unwrap();
         let address = || {

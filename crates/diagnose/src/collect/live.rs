@@ -1,9 +1,8 @@
 //! A running server: what its endpoints said before and after some seconds, and which traces on the host are its own.
 
 use dialects::config::Setting;
-use dialects::info::{self, Steps};
+use dialects::info::{self, StepTimes};
 use dialects::{Config, Engine, Factor, Key, Value, Version, metrics};
-use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use super::folder;
@@ -16,15 +15,6 @@ pub const ENDPOINTS: &[&str] =
 
 /// What endpoints answered: the path and the text, for those that did.
 pub type Answers = Vec<(&'static str, String)>;
-
-/// Where the time of Outrider's own steps went while it was watched.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StepTimes {
-    /// Seconds between the two looks.
-    pub seconds: f64,
-    /// What was counted in between.
-    pub sums: Steps,
-}
 
 /// The server that a diagnosis is about.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -77,6 +67,16 @@ pub fn add_answers(evidence: &mut Evidence, before: &Answers, after: &Answers, s
                 .to_owned(),
         );
     }
+}
+
+/// Replaces what was counted between two looks by what was counted under the probe's load alone.
+///
+/// Between the looks lies the warm-up too, and a first step after a pause is slow: over all of it the server's numbers
+/// would speak of other work than the client's.
+pub fn add_probe_steps(evidence: &mut Evidence, steps: StepTimes) {
+    evidence.steps.retain(|item| item.side != Side::Now);
+    let source = format!("/server_info over {:.0} s of probing", steps.seconds);
+    evidence.steps.push(Item { side: Side::Now, source, what: steps });
 }
 
 /// `{"version": "0.33.0"}`, as vLLM answers.

@@ -86,7 +86,12 @@ impl Case<'_> {
     /// What the accept rates mean on each side, where the logs print them.
     pub fn rates(&self) -> (Option<RateDef>, Option<RateDef>) {
         let def = |side: &SideView<'_>| {
-            side.run.and_then(|(_, run)| run.rate).map(|inferred| inferred.def)
+            let (_, run) = side.run?;
+            let engine = side.in_force.as_ref().map(|in_force| in_force.config.engine);
+            // The other engines have never printed anything else.
+            let usual = engine.is_some_and(|engine| engine != Engine::Sglang)
+                && run.windows.iter().any(|window| window.accept_len.is_some());
+            run.rate.map(|inferred| inferred.def).or(usual.then_some(RateDef::DraftsOnly))
         };
         (def(&self.before), def(&self.now))
     }

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::Path;
 
+use dialects::effective::DRAFTING;
 use dialects::log::{
     Accept, Decode, Event, Interval, Lines, Parser, Phase, Prefill, Record, Start, Time, Timing,
     rate,
 };
-use dialects::{Config, Engine};
+use dialects::{Config, Engine, Factor, Value};
 
 use super::runs::{LogSummary, Run, WarningSeen};
 use super::store;
@@ -89,6 +90,8 @@ struct Task {
 
 #[derive(Default)]
 struct Builder {
+    /// As far as it is known.
+    engine: Option<Engine>,
     summary: LogSummary,
     run: Run,
     line_no: u64,
@@ -108,6 +111,7 @@ impl Builder {
     fn line(&mut self, parser: &mut Parser, line: &[u8]) {
         self.line_no += 1;
         parser.line(line, &mut |record| self.record(record));
+        self.engine = parser.engine();
     }
 
     fn record(&mut self, record: Record) {
@@ -166,7 +170,7 @@ impl Builder {
             Event::Start(
                 Start::Args { resolved: false, .. } | Start::Version(_) | Start::FreeBefore(_)
             )
-        ) || matches!(event, Event::Start(Start::Setting(factor, _)) if *factor == dialects::Factor::ModelPath);
+        ) || matches!(event, Event::Start(Start::Setting(factor, _)) if *factor == Factor::ModelPath);
         starts && (self.run.ready || !self.run.windows.is_empty())
     }
 
@@ -181,7 +185,7 @@ impl Builder {
             self.summary.runs.push(run);
         }
         let (summary, line_no) = (std::mem::take(&mut self.summary), self.line_no);
-        *self = Builder { summary, line_no, ..Builder::default() };
+        *self = Builder { summary, line_no, engine: self.engine, ..Builder::default() };
     }
 
     fn finish(mut self) -> LogSummary {
@@ -321,6 +325,13 @@ impl Builder {
             self.position_sums[i].0 += f64::from(*share) * weight;
             self.position_sums[i].1 += weight;
         }
+        // A depth without a method drafts nothing, says llama.cpp's command line; where the log shows drafts, it errs.
+        if self.engine == Some(Engine::LlamaCpp) {
+            let stated = self.run.stated.get_or_insert_with(|| Config::new(Engine::LlamaCpp));
+            if stated.get(Factor::SpecMethod).is_none() {
+                stated.state(Factor::SpecMethod, Value::from(DRAFTING), "log");
+            }
+        }
         // vLLM writes this line after the interval's, llama.cpp inside a request's block.
         let window = match line.task {
             Some(task) => self.tasks.get(&task).and_then(|task| task.window),
@@ -414,7 +425,7 @@ impl Builder {
                     sizes.free_after_gib = free_gib;
                 }
                 if let (Some(quant), Some(asked)) = (quant, &mut run.asked)
-                    && asked.get(dialects::Factor::ModelQuant).is_none()
+                    && asked.get(Factor::ModelQuant).is_none()
                 {
                     asked.set_flag("--quantization", Some(&quant));
                 }

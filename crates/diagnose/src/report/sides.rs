@@ -118,8 +118,8 @@ pub(super) fn step(evidence: &Evidence) -> Option<StepReport> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::live::StepTimes;
     use crate::evidence::Item;
+    use dialects::info::StepTimes;
 
     #[test]
     fn the_parts_of_a_step_add_up() {

@@ -99,6 +99,8 @@ impl View<'_> {
                 .map(|setting| setting.flag.clone())
                 .filter(|flag| flag.starts_with("--"));
             match was.get(&key) {
+                // A log showed that something drafted, and not what: no flag says that.
+                Some(old) if old.value.as_str() == Some(effective::DRAFTING) => {}
                 Some(old)
                     if matches!(old.why, Why::Default | Why::Resolved)
                         || matches!(old.value, Value::Bool(_)) =>

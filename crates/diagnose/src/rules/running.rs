@@ -211,7 +211,7 @@ fn charged(view: View<'_>) -> Option<String> {
 }
 
 /// How much of the lost throughput, and of the waiting, the lower limit explains.
-fn shares(view: View<'_>, finding: &mut Finding) {
+pub(super) fn shares(view: View<'_>, finding: &mut Finding) {
     let (running, queue) =
         (view.case.now.get(Q::Running).unwrap_or(1.0), view.case.now.get(Q::Queue).unwrap_or(0.0));
     let lost = view.losses.size(Felt::Aggregate);

@@ -46,18 +46,21 @@ pub(super) fn judge(view: View<'_>) -> Outcome {
     let measured = view.parts().filter(|_| view.moved(Q::AcceptLen).is_some());
     match measured {
         Some((accept, steps)) => {
-            let moved = accept + steps;
-            let plausible = shape.can_move(accept, steps);
-            let share = if plausible { view.explains_speed(moved) } else { Vec::new() };
-            finding.explains = share;
+            let own = shape.own_part(accept, steps);
+            finding.explains = own.map_or(Vec::new(), |moved| view.explains_speed(moved));
             finding.evidence.extend(compared(view, "accept length", Q::AcceptLen));
             finding.evidence.extend(compared(view, "steps/s", Q::StepsPerS));
             finding.evidence.extend(verify_width(view, &shape));
-            if !plausible {
-                finding.against.push(
+            match own {
+                None => finding.against.push(
                     "accept length and step rate did not move as this change would move them"
                         .to_owned(),
-                );
+                ),
+                Some(own) if own != accept + steps => finding.evidence.push(
+                    "the step rate fell as well, which fewer drafts cannot do: that part is another's"
+                        .to_owned(),
+                ),
+                Some(_) => {}
             }
             finding.predicted = view.predict_speed();
         }
@@ -147,17 +150,16 @@ impl Shape {
         }
     }
 
-    /// Whether the movement of accept length and step rate is one that this change can make: more verified tokens may
-    /// raise the one and lower the other, fewer the opposite.
-    fn can_move(self, accept: f64, steps: f64) -> bool {
-        let wider = (self.now.tokens - self.before.tokens).signum();
-        let deeper = (self.now.steps - self.before.steps).signum();
-        let tolerance = 0.04;
-        match (wider, deeper) {
-            (0, 0) => true,
-            (1, _) => accept > -tolerance && steps < tolerance,
-            (-1, _) => accept < tolerance && steps > -0.15,
-            _ => true,
+    /// What this change can have moved of accept length and step rate together: more verified tokens may raise the one and
+    /// lower the other, fewer the opposite. Where fewer came with slower steps, the steps are somebody else's.
+    fn own_part(self, accept: f64, steps: f64) -> Option<f64> {
+        const TOLERANCE: f64 = 0.04;
+        const SLOWER: f64 = -0.15;
+        match (self.now.tokens - self.before.tokens).signum() {
+            1 => (accept > -TOLERANCE && steps < TOLERANCE).then_some(accept + steps),
+            -1 if steps > SLOWER => (accept < TOLERANCE).then_some(accept + steps),
+            -1 => (accept < -TOLERANCE).then_some(accept),
+            _ => Some(accept + steps),
         }
     }
 
@@ -222,16 +224,13 @@ fn unmeasured(view: View<'_>, shape: &Shape, finding: &mut Finding) {
         && shape.now.topk == 1
         && shape.before.steps > 0
         && shape.now.steps > 0;
-    let predicted = chain
-        .then(|| {
-            effects::at_depth(
-                len.estimate,
-                steps,
-                shape.now.steps as u64,
-                shape.before.steps as u64,
-            )
-        })
-        .flatten();
+    let off = shape.before.topk == 1 && shape.before.steps > 0 && shape.now.steps == 0;
+    let (is, was) = (shape.now.steps.max(0) as u64, shape.before.steps.max(0) as u64);
+    let predicted = if off {
+        Some(effects::with_drafts(steps, was))
+    } else {
+        chain.then(|| effects::at_depth(len.estimate, steps, is, was)).flatten()
+    };
     let Some(at) = predicted else {
         finding.strength = 0.5;
         return;
@@ -254,10 +253,15 @@ fn unmeasured(view: View<'_>, shape: &Shape, finding: &mut Finding) {
     finding.predicted = (view.demand() <= 1.5).then(|| Prediction {
         metric: "decode_tok_s".to_owned(),
         range: at.tok_s,
-        basis: format!(
-            "acceptance of the first position, {} windows; cost of a draft by bytes",
-            len.estimate.n
-        ),
+        basis: if off {
+            "acceptance of trained draft heads on ordinary text; cost of a draft by bytes"
+                .to_owned()
+        } else {
+            format!(
+                "acceptance of the first position, {} windows; cost of a draft by bytes",
+                len.estimate.n
+            )
+        },
     });
 }
 

@@ -81,7 +81,10 @@ pub(super) fn prompt_mix(view: View<'_>) -> Outcome {
         .iter()
         .filter_map(|d| d.factor())
         .any(|f| !crate::mechanisms::moves(case.engine, f).is_empty());
-    if traffic == 0.0 || !(other_lengths || other_outputs || (probe_steady && accept < -0.05)) {
+    let crowded = fills_the_pool(view);
+    let slower =
+        traffic > 0.0 && (other_lengths || other_outputs || (probe_steady && accept < -0.05));
+    if !slower && !crowded {
         return Outcome::Pass;
     }
     let mut finding = Finding::new(Factor::WorkloadPromptMix);
@@ -104,6 +107,28 @@ pub(super) fn prompt_mix(view: View<'_>) -> Outcome {
         (false, false) => 0.8,
         (false, true) => 0.3,
     };
+    if crowded {
+        // A setting that can slow a step has no part in how many requests fit.
+        finding.strength = 1.0;
+        finding.evidence.extend(compared(view, "running", Q::Running));
+        finding.evidence.extend(compared(view, "waiting", Q::Queue));
+        finding.evidence.extend(compared(view, "KV pool in use", Q::KvUsage));
+        finding.explains.retain(|(felt, _)| *felt != Felt::Aggregate);
+        super::running::shares(view, &mut finding);
+        finding.id = "longer_requests_fill_the_pool";
+        finding.mechanism =
+            "longer requests fill the KV pool, so fewer of them run at once".to_owned();
+        finding.fix = Some(Fix {
+            actions: vec![
+                "more KV tokens (a larger static fraction, an 8-bit KV cache, another device), shorter prompts, or fewer clients"
+                    .to_owned(),
+            ],
+            restart: false,
+            ..Fix::default()
+        });
+        finding.claim = "workload.prompt_mix: longer requests fill the KV pool".to_owned();
+        return Outcome::Found(Box::new(finding));
+    }
     if case.fixed_probe && !probe_steady {
         finding.against.push("the fixed probe got slower as well".to_owned());
     }
@@ -120,6 +145,17 @@ pub(super) fn prompt_mix(view: View<'_>) -> Outcome {
     });
     finding.claim = "workload.prompt_mix: the requests are not the same".to_owned();
     Outcome::Found(Box::new(finding))
+}
+
+/// Whether longer prompts hold the running count down: the pool is full, is as large as before, and fewer run.
+fn fills_the_pool(view: View<'_>) -> bool {
+    let now = &view.case.now;
+    let waits = now.get(Q::Queue).is_some_and(|queue| queue >= 0.5);
+    let full = now.get(Q::KvUsage).is_some_and(|usage| usage > 0.9);
+    let fewer = view.moved(Q::Running).is_some_and(|moved| moved < -0.1);
+    let same_pool = view.moved(Q::KvTokens).is_some_and(|moved| moved.abs() < 0.05);
+    let longer = view.moved(Q::PromptP50).is_some_and(|moved| moved > 0.4);
+    waits && full && fewer && same_pool && longer
 }
 
 fn log_outputs(side: &SideView<'_>) -> Option<f64> {

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use diagnose::collect::live::StepTimes;
 use diagnose::commands::{self, ConfigsArgs, DiagnoseArgs, DiffArgs, LogsArgs};
 use diagnose::evidence::{Item, Side};
 use diagnose::{collect, render, report};
-use dialects::info::Steps;
+use dialects::info::{StepTimes, Steps};
 use serde_json::Value as Json;
 
 use crate::scenario::{Folder, Probe, Sglang};

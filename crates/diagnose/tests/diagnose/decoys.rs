@@ -116,6 +116,21 @@ fn shorter_drafts_on_llama_cpp() {
 }
 
 #[test]
+fn shorter_drafts_where_only_the_log_tells_that_it_drafts() {
+    let folder = Folder::new();
+    folder
+        .write("before/llama-server.log", &llama_log(6, 3.9, 58.0))
+        .write("now/llama-server.log", &llama_log(2, 2.3, 38.0))
+        .write("etc/systemd/system/llama.service", &llama_unit("-ngl 99 --draft-max 2"))
+        .write("etc/systemd/system/llama.service.bak", &llama_unit("-ngl 99 --draft-max 6"));
+    let report = folder.diagnose();
+    blames(&report, "regression", "spec.num_steps");
+    assert_eq!((&report["primary"]["before"], &report["primary"]["now"]), (&6.into(), &2.into()));
+    let fix = report["fix"].to_string();
+    assert!(!fix.contains("drafting"), "a method that is not known is no flag: {fix}");
+}
+
+#[test]
 fn fewer_threads_on_llama_cpp() {
     let folder = Folder::new();
     folder

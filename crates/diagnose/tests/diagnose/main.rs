@@ -9,3 +9,4 @@ mod evidence;
 mod mechanisms;
 mod scenario;
 mod story;
+mod strangers;

@@ -153,6 +153,14 @@ fn start(message: &[u8]) -> Option<Start> {
             _ => None,
         };
     }
+    // `statistics        draft-mtp: #calls(b,g,a) = ...`: what drafts, whatever the flags say.
+    if let Some(rest) = message.strip_prefix(b"statistics ")
+        && let Some(end) = memmem::find(rest, b": #calls")
+    {
+        let name = String::from_utf8_lossy(rest[..end].trim_ascii()).replace('_', "-");
+        let method = normalise(Factor::SpecMethod, &redact::text(&name));
+        return Some(Start::Setting(Factor::SpecMethod, method));
+    }
     if let Some(slots) = count_after(message, b"n_slots = ") {
         return int(Factor::SchedMaxRunning, slots);
     }
@@ -216,6 +224,11 @@ mod tests {
             line(b"llama_context: n_ctx         = 262144"),
             Some(Event::Start(Start::Setting(Factor::ModelMaxContext, Value::Int(262_144))))
         );
+        assert_eq!(
+            line(b"statistics        draft-mtp: #calls(b,g,a) =    1    102    102, #gen drafts =    102"),
+            Some(Event::Start(Start::Setting(Factor::SpecMethod, Value::Text("mtp".into()))))
+        );
+        assert_eq!(line(b"statistics of something"), None);
         assert_eq!(line(b"llama_context: n_ctx_per_seq = 262144"), None);
         assert_eq!(line(b"srv    load_model: initializing, n_slots = 1, n_ctx_slot = 65536, kv_unified = 'false'"), Some(Event::Start(Start::Setting(Factor::SchedMaxRunning, Value::Int(1)))));
     }
