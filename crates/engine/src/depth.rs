@@ -2,11 +2,15 @@
 //!
 //! Two things are measured. Acceptance by draft index, for each sequence, with the one of all sequences of
 //! about its temperature as its prior: answers are too short to learn much from one alone, and nothing
-//! changes acceptance as much as the temperature does. And the time of a step by its number of decoding
-//! sequences and rows, and of a pass of the draft head: medians, since a small model's steps are short
-//! beside what a busy machine adds to some of them. A further draft of a sequence is worth the probability that all drafts up to it are
-//! accepted; taking drafts in falling order of worth, the best number is where expected tokens per second
-//! peak. The choice can be wrong for a while, but never changes a token.
+//! changes acceptance as much as the temperature does. And time by number of decoding sequences: of a
+//! step without its drafting by its rows, of drafting by the passes of the draft head. Times are medians,
+//! since a small model's steps are short beside what a busy machine adds to some of them. What was never
+//! measured is taken to be as fast as it plausibly can be: either it is not worth a try even then, or it
+//! is tried and known.
+//!
+//! A further draft of a sequence is worth the probability that all drafts up to it are accepted; taking
+//! drafts in falling order of worth, the best number is where expected tokens per second peak. The choice
+//! can be wrong for a while, but never changes a token.
 
 use telemetry::record::MAX_DEPTH;
 
@@ -21,10 +25,9 @@ const PRIOR_ROUNDS: f64 = 15.0;
 const GUESS_ROUNDS: f64 = 3.0;
 /// Acceptance of the first draft before anything was observed.
 const FIRST_GUESS: f64 = 0.8;
-/// What one row more is thought to cost, as a share of the step, where nothing was measured.
-const ROW_SHARE: f64 = 0.05;
-/// The same for one pass of the draft head.
-const DRAFT_SHARE: f64 = 0.1;
+/// What a time that was measured only once counts for: what disturbs a step makes it longer, and one that
+/// would be the best choice by so little deserves a second try.
+const ONCE_SHARE: f64 = 0.85;
 /// Every so many steps a measurement is refreshed that the current choice would not make: one draft more
 /// than pays, and every fourth time none.
 const PROBE_INTERVAL: u64 = 64;
@@ -46,9 +49,12 @@ pub(crate) struct DepthPolicy {
     max_drafts: usize,
     /// By kind of temperature.
     all: [Acceptance; TEMPERATURES.len() + 1],
-    times: StepTimes,
-    /// Times of one pass of the draft head, once measured.
-    draft_pass: Option<Times>,
+    /// Steps so far: the clock of ages.
+    n_steps: u64,
+    /// `[decodes]`, by rows: steps without drafting.
+    steps: Vec<Costs>,
+    /// `[decodes]`, by passes of the draft head: drafting.
+    drafting: Vec<Costs>,
 }
 
 /// Decayed counts of accepted drafts by their index, among rounds that accepted all drafts before it.
@@ -110,14 +116,15 @@ pub(crate) struct StepTime {
 impl DepthPolicy {
     pub(crate) fn new(config: &EngineConfig) -> DepthPolicy {
         let EngineConfig { speculation, max_running, max_drafts, .. } = *config;
-        let n_rows_max = |n: usize| n * (1 + speculation.max_depth());
-        let measured = (0..=max_running).map(|n| vec![None; n_rows_max(n) + 1]).collect();
+        let max_depth = speculation.max_depth();
+        let all = 0..=max_running;
         DepthPolicy {
             speculation,
             max_drafts,
             all: Default::default(),
-            times: StepTimes { measured, n_steps: 0 },
-            draft_pass: None,
+            n_steps: 0,
+            steps: all.clone().map(|n| Costs::up_to(n * (1 + max_depth))).collect(),
+            drafting: all.map(|_| Costs::up_to(max_depth)).collect(),
         }
     }
 
@@ -144,10 +151,9 @@ impl DepthPolicy {
         if decodes.is_empty() {
             return depths;
         }
-        self.times.n_steps += 1;
-        let n_steps = self.times.n_steps;
-        let probe = n_steps.is_multiple_of(PROBE_INTERVAL);
-        if probe && n_steps.is_multiple_of(4 * PROBE_INTERVAL) {
+        self.n_steps += 1;
+        let probe = self.n_steps.is_multiple_of(PROBE_INTERVAL);
+        if probe && self.n_steps.is_multiple_of(4 * PROBE_INTERVAL) {
             return depths;
         }
         let mut drafts = Vec::new();
@@ -177,19 +183,22 @@ impl DepthPolicy {
 
     /// How many of the drafts, best first, give the most tokens per second.
     fn n_paying(&self, n_decodes: usize, drafts: &[Draft]) -> usize {
-        let guess = || DRAFT_SHARE * self.times.of(n_decodes, n_decodes);
-        let draft_pass_s = self.draft_pass.map_or_else(guess, |times| times.median);
+        let time_of = |costs: &[Costs], size| costs[n_decodes].of(size, self.n_steps);
         let mut tokens = n_decodes as f64;
-        let mut step_s = self.times.of(n_decodes, n_decodes);
+        // Before the first step any unit will do, and drafting is free until it was tried.
+        let mut step_s = time_of(&self.steps, n_decodes).unwrap_or(1.0);
         let mut best = (tokens / step_s, 0);
-        let mut n_passes = 0;
+        let (mut n_passes, mut draft_s) = (0, 0.0_f64);
         for (n, draft) in drafts.iter().enumerate() {
             tokens += draft.worth;
-            n_passes = n_passes.max(draft.index + 1);
             // More rows never take less time, whatever a disturbed measurement says: without this, noise
             // would make drafts pay that are never accepted.
-            step_s = self.times.of(n_decodes, n_decodes + n + 1).max(step_s);
-            let tokens_per_s = tokens / (step_s + n_passes as f64 * draft_pass_s);
+            step_s = time_of(&self.steps, n_decodes + n + 1).unwrap_or(step_s).max(step_s);
+            if draft.index == n_passes {
+                n_passes += 1;
+                draft_s = time_of(&self.drafting, n_passes).unwrap_or(draft_s).max(draft_s);
+            }
+            let tokens_per_s = tokens / (step_s + draft_s);
             if tokens_per_s > best.0 {
                 best = (tokens_per_s, n + 1);
             }
@@ -213,10 +222,9 @@ impl DepthPolicy {
 
     /// A step that only decoded took this long.
     pub(crate) fn timed(&mut self, time: &StepTime) {
-        self.times.observe(time.n_decodes, time.n_rows, time.step_s);
+        self.steps[time.n_decodes].observe(time.n_rows, time.step_s, self.n_steps);
         if time.depth > 0 {
-            let pass_s = time.draft_s / time.depth as f64;
-            self.draft_pass.get_or_insert_default().add(pass_s, self.times.n_steps);
+            self.drafting[time.n_decodes].observe(time.depth, time.draft_s, self.n_steps);
         }
     }
 }
@@ -234,11 +242,10 @@ impl Acceptance {
     }
 }
 
-/// Times of steps that only decode, by number of decodes and of rows.
-struct StepTimes {
-    measured: Vec<Vec<Option<Times>>>,
-    /// Steps so far: the clock of ages.
-    n_steps: u64,
+/// Times of one thing in several sizes: of a step by its rows, of drafting by its passes.
+struct Costs {
+    /// By size.
+    measured: Vec<Option<Times>>,
 }
 
 /// The newest times of one thing.
@@ -268,44 +275,39 @@ impl Times {
     }
 }
 
-impl StepTimes {
-    /// Expected time of a step, in seconds; in unknown units before the first one.
+impl Costs {
+    fn up_to(max_size: usize) -> Costs {
+        Costs { measured: vec![None; max_size + 1] }
+    }
+
+    /// Expected time of a size, in seconds; none while no size was measured.
     ///
-    /// Measured, or between the measured neighbours, or beyond them along the last slope, at least at a
-    /// guessed cost per row. Where nothing was measured with as many sequences, the nearest number of
-    /// them stands in.
-    fn of(&self, n_decodes: usize, n_rows: usize) -> f64 {
-        let distance = |n: &usize| n.abs_diff(n_decodes);
-        let all = 0..self.measured.len();
-        let known = all.filter(|&n| self.measured[n].iter().any(|m| self.recent(*m).is_some()));
-        let Some(n) = known.min_by_key(distance) else {
-            return 1.0 + ROW_SHARE * n_rows as f64;
-        };
-        let measured = &self.measured[n];
-        let at = |rows: usize| self.recent(measured[rows]).map(|step_s| (rows, step_s));
-        let mut below = (0..measured.len().min(n_rows + 1)).rev().filter_map(at);
-        let above = (n_rows..measured.len()).find_map(at);
-        match (below.next(), above) {
-            (Some((r0, s0)), Some((r1, s1))) if r0 < r1 => {
-                s0 + (s1 - s0) * (n_rows - r0) as f64 / (r1 - r0) as f64
+    /// Measured, or the least that its measured neighbours leave plausible: in proportion to the next
+    /// larger one, no more than the next smaller one, and between two on a curve that rises late.
+    fn of(&self, size: usize, now: u64) -> Option<f64> {
+        let at = |n: usize| self.recent(n, now).map(|s| (n as f64, s));
+        let below = (0..=size).rev().find_map(at);
+        let above = (size..self.measured.len()).find_map(at);
+        let n = size as f64;
+        Some(match (below, above) {
+            (Some((n0, s0)), Some((n1, s1))) if n0 < n1 => {
+                let share = (n - n0) / (n1 - n0);
+                s0 + (s1 - s0) * share * share
             }
-            (Some((r1, s1)), _) => {
-                let slope = below.next().map_or(0.0, |(r0, s0)| (s1 - s0) / (r1 - r0) as f64);
-                s1 + slope.max(ROW_SHARE * s1) * (n_rows - r1) as f64
-            }
-            (None, Some((rows, step_s))) => step_s / (1.0 + ROW_SHARE * (rows - n_rows) as f64),
-            (None, None) => unreachable!("something is known for this number of sequences"),
-        }
+            (Some((_, s)), _) => s,
+            (None, Some((n1, s))) => s * n / n1,
+            (None, None) => return None,
+        })
     }
 
     /// A time that is not forgotten.
-    fn recent(&self, measured: Option<Times>) -> Option<f64> {
-        measured.filter(|m| self.n_steps - m.at <= FORGET_AGE).map(|m| m.median)
+    fn recent(&self, size: usize, now: u64) -> Option<f64> {
+        let times = self.measured[size].filter(|times| now - times.at <= FORGET_AGE)?;
+        Some(if times.n == 1 { ONCE_SHARE * times.median } else { times.median })
     }
 
-    fn observe(&mut self, n_decodes: usize, n_rows: usize, step_s: f64) {
-        let times = &mut self.measured[n_decodes][n_rows];
-        times.get_or_insert_default().add(step_s, self.n_steps);
+    fn observe(&mut self, size: usize, seconds: f64, now: u64) {
+        self.measured[size].get_or_insert_default().add(seconds, now);
     }
 }
 

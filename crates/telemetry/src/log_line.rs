@@ -4,7 +4,7 @@
 //! without time and line break; [`stamped`] puts the time before it.
 //! `#full token` and `mamba num` count what running sequences hold: cached prefixes that could be
 //! evicted are not in them, as in SGLang. There are no captured graphs on a CPU, so the graph field,
-//! which readers expect, is always `cpu graph: False`.
+//! which readers expect, is always `cpu graph: False`. `mean depth` is ours: SGLang's depth is fixed.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -129,8 +129,12 @@ pub fn decode(step: &StepRecord, pools: &Pools, window: &Decoded) -> String {
     let g = &step.gauges;
     let n_tokens = held_tokens(step, pools);
     let accept = if pools.speculates {
-        let (len, rate) = (window.accept_length(), window.accept_rate());
-        format!("accept len: {len:.2}, accept rate: {rate:.2}, ")
+        format!(
+            "accept len: {:.2}, accept rate: {:.2}, mean depth: {:.2}, ",
+            window.accept_length(),
+            window.accept_rate(),
+            window.mean_depth(),
+        )
     } else {
         String::new()
     };

@@ -27,6 +27,11 @@ impl Decoded {
         ratio(self.n_accepted as f64, self.n_drafted as f64)
     }
 
+    /// Drafts of a round, rounds without any included.
+    pub fn mean_depth(&self) -> f64 {
+        ratio(self.n_drafted as f64, self.n_rounds as f64)
+    }
+
     /// Tokens that decodes gained per second of wall time, as SGLang measures it.
     pub fn tokens_per_s(&self) -> f64 {
         ratio((self.n_rounds + self.n_accepted) as f64, self.seconds)
