@@ -1,12 +1,14 @@
 //! How many tokens to draft: as many as make the most tokens per second, measured while running.
 //!
-//! Two things are measured. Acceptance by draft index, for each sequence, with the one of all sequences of
-//! about its temperature as its prior: answers are too short to learn much from one alone, and nothing
-//! changes acceptance as much as the temperature does. And time by number of decoding sequences: of a
+//! Two things are measured. Acceptance by draft index, of all sequences of about the same temperature:
+//! answers are too short to learn it from one alone, and nothing changes acceptance as much as the
+//! temperature does. Of one sequence only how much harder than the others it is to guess is kept, a single
+//! number, which all its drafts tell about. And time by number of decoding sequences: of a
 //! step without its drafting by its rows, of drafting by the passes of the draft head. Times are medians,
-//! since a small model's steps are short beside what a busy machine adds to some of them. What was never
-//! measured is taken to be as fast as it plausibly can be: either it is not worth a try even then, or it
-//! is tried and known.
+//! since a small model's steps are short beside what a busy machine adds to some of them, and relative to
+//! the pace of the machine, which changes within seconds where it is shared: what was measured at another
+//! pace stays comparable. What is not measured, or only a few times, is taken to be as fast as it
+//! plausibly can be: either it is not worth a try even then, or it is tried and known.
 //!
 //! A further draft of a sequence is worth the probability that all drafts up to it are accepted; taking
 //! drafts in falling order of worth, the best number is where expected tokens per second peak. The choice
@@ -16,26 +18,29 @@ use telemetry::record::MAX_DEPTH;
 
 use crate::config::{EngineConfig, Speculation};
 
-/// How much of an observed acceptance is left after one more round of the same sequence, and after one
-/// more round of any.
-const KEEP_SEQUENCE: f64 = 0.98;
+/// How much of what was observed is left after one more round of the same sequence, and of any.
+const KEEP_SEQUENCE: f64 = 0.97;
 const KEEP_ALL: f64 = 0.995;
-/// Rounds that the acceptance of all counts for beside that of a sequence, and the first guess beside all.
-const PRIOR_ROUNDS: f64 = 15.0;
+/// Rejections that it takes to believe that a sequence differs from all, and rounds that the first guess
+/// counts for beside all.
+const PRIOR_REJECTIONS: f64 = 2.0;
 const GUESS_ROUNDS: f64 = 3.0;
 /// Acceptance of the first draft before anything was observed.
 const FIRST_GUESS: f64 = 0.8;
-/// What a time that was measured only once counts for: what disturbs a step makes it longer, and one that
-/// would be the best choice by so little deserves a second try.
-const ONCE_SHARE: f64 = 0.85;
+/// How much less than measured a time may truly be, as a share, where it was measured once; measured `n`
+/// times, a root of `n` less. A choice that could be the best is tried again.
+const DOUBT: f64 = 0.15;
+/// How far the pace of the machine follows one step, and what one step can say about it at most.
+const PACE_GAIN: f64 = 0.1;
+const PACE_RANGE: (f64, f64) = (0.5, 2.0);
 /// Every so many steps a measurement is refreshed that the current choice would not make: one draft more
 /// than pays, and every fourth time none.
 const PROBE_INTERVAL: u64 = 64;
 /// Newest times that a median is of.
-const N_TIMES: usize = 9;
+const N_TIMES: usize = 25;
 /// After so many steps without a new time, only the newest of the old ones still count, so few that two
 /// new ones outweigh them and a single disturbed one does not.
-const STALE_AGE: u64 = 32;
+const STALE_AGE: u64 = 128;
 const N_STALE: usize = 2;
 /// Temperatures up to these have their acceptance in common; higher ones too.
 const TEMPERATURES: [f32; 3] = [0.0, 0.75, 1.25];
@@ -51,6 +56,9 @@ pub(crate) struct DepthPolicy {
     all: [Acceptance; TEMPERATURES.len() + 1],
     /// Steps so far: the clock of ages.
     n_steps: u64,
+    /// Seconds that the machine now takes for one of the times below. Only ratios of these matter, so it
+    /// needs no anchor.
+    pace: f64,
     /// `[decodes]`, by rows: steps without drafting.
     steps: Vec<Costs>,
     /// `[decodes]`, by passes of the draft head: drafting.
@@ -69,7 +77,10 @@ pub(crate) struct Acceptance {
 pub(crate) struct SequenceDepth {
     /// Index into the acceptance of all.
     kind: usize,
-    acceptance: Acceptance,
+    /// Decayed count of rounds that rejected a draft, and how many were expected to with the acceptance of
+    /// all.
+    n_rejected: f64,
+    n_expected: f64,
     /// The next round tries one draft more than pays. Kept up as long as these are accepted, so that a
     /// change for the better is learnt within a few rounds.
     probes: bool,
@@ -79,6 +90,11 @@ impl SequenceDepth {
     pub(crate) fn at(temperature: f32) -> SequenceDepth {
         let kind = TEMPERATURES.iter().filter(|&&t| temperature > t).count();
         SequenceDepth { kind, ..SequenceDepth::default() }
+    }
+
+    /// How often drafts of this sequence are rejected, over how often those of all are.
+    fn hardness(&self) -> f64 {
+        (self.n_rejected + PRIOR_REJECTIONS) / (self.n_expected + PRIOR_REJECTIONS)
     }
 }
 
@@ -123,6 +139,7 @@ impl DepthPolicy {
             max_drafts,
             all: Default::default(),
             n_steps: 0,
+            pace: 1.0,
             steps: all.clone().map(|n| Costs::up_to(n * (1 + max_depth))).collect(),
             drafting: all.map(|_| Costs::up_to(max_depth)).collect(),
         }
@@ -208,37 +225,60 @@ impl DepthPolicy {
 
     /// Probability that draft `i` of a sequence is accepted after all before it were.
     fn rate(&self, sequence: &SequenceDepth, i: usize) -> f64 {
-        let all = &self.all[sequence.kind];
-        let of_all = (0..=i).fold(FIRST_GUESS, |before, i| all.rate(i, before, GUESS_ROUNDS));
-        sequence.acceptance.rate(i, of_all, PRIOR_ROUNDS)
+        (1.0 - sequence.hardness() * (1.0 - self.all[sequence.kind].rate(i))).max(0.0)
     }
 
     /// A verify accepted `n_accepted` of `depth` drafts of a sequence that goes on.
     pub(crate) fn accepted(&mut self, state: &mut SequenceDepth, depth: usize, n_accepted: usize) {
-        self.all[state.kind].observe(depth, n_accepted, KEEP_ALL);
-        state.acceptance.observe(depth, n_accepted, KEEP_SEQUENCE);
+        let all = &mut self.all[state.kind];
+        let n_tried = depth.min(n_accepted + 1);
+        let n_expected: f64 = (0..n_tried).map(|i| 1.0 - all.rate(i)).sum();
+        let rejected = f64::from(u8::from(n_accepted < depth));
+        state.n_expected = state.n_expected * KEEP_SEQUENCE + n_expected;
+        state.n_rejected = state.n_rejected * KEEP_SEQUENCE + rejected;
         state.probes &= n_accepted == depth;
+        all.observe(n_tried, n_accepted);
     }
 
     /// A step that only decoded took this long.
     pub(crate) fn timed(&mut self, time: &StepTime) {
-        self.steps[time.n_decodes].observe(time.n_rows, time.step_s, self.n_steps);
+        let now = self.n_steps;
+        let (steps, drafting) =
+            (&mut self.steps[time.n_decodes], &mut self.drafting[time.n_decodes]);
+        // Drafting no token takes no time worth keeping.
+        let draft_s = if time.depth > 0 { time.draft_s } else { 0.0 };
+        let known = |costs: &Costs, size| costs.recent(size, now).map(|times| times.median);
+        let expected = match time.depth {
+            0 => known(steps, time.n_rows),
+            depth => known(steps, time.n_rows).zip(known(drafting, depth)).map(|(a, b)| a + b),
+        };
+        if let Some(expected) = expected {
+            let (least, most) = PACE_RANGE;
+            let said = (time.step_s + draft_s) / (expected * self.pace);
+            self.pace *= 1.0 + PACE_GAIN * (said.clamp(least, most) - 1.0);
+        }
+        steps.observe(time.n_rows, time.step_s / self.pace, now);
         if time.depth > 0 {
-            self.drafting[time.n_decodes].observe(time.depth, time.draft_s, self.n_steps);
+            drafting.observe(time.depth, draft_s / self.pace, now);
         }
     }
 }
 
 impl Acceptance {
-    fn observe(&mut self, depth: usize, n_accepted: usize, keep: f64) {
-        for i in 0..depth.min(n_accepted + 1) {
-            self.n_tried[i] = self.n_tried[i] * keep + 1.0;
-            self.n_accepted[i] = self.n_accepted[i] * keep + f64::from(u8::from(i < n_accepted));
+    fn observe(&mut self, n_tried: usize, n_accepted: usize) {
+        for i in 0..n_tried {
+            self.n_tried[i] = self.n_tried[i] * KEEP_ALL + 1.0;
+            self.n_accepted[i] =
+                self.n_accepted[i] * KEEP_ALL + f64::from(u8::from(i < n_accepted));
         }
     }
 
-    fn rate(&self, i: usize, prior: f64, n_prior: f64) -> f64 {
-        (self.n_accepted[i] + n_prior * prior) / (self.n_tried[i] + n_prior)
+    /// Share of the drafts at index `i` that are accepted; where few were tried, about that of the index
+    /// before.
+    fn rate(&self, i: usize) -> f64 {
+        (0..=i).fold(FIRST_GUESS, |before, i| {
+            (self.n_accepted[i] + GUESS_ROUNDS * before) / (self.n_tried[i] + GUESS_ROUNDS)
+        })
     }
 }
 
@@ -273,6 +313,10 @@ impl Times {
         self.median = sorted[(self.n - 1) / 2];
         self.at = at;
     }
+
+    fn least(&self) -> f64 {
+        self.median * (1.0 - DOUBT / (self.n as f64).sqrt())
+    }
 }
 
 impl Costs {
@@ -280,12 +324,12 @@ impl Costs {
         Costs { measured: vec![None; max_size + 1] }
     }
 
-    /// Expected time of a size, in seconds; none while no size was measured.
+    /// The least time that a size plausibly takes; none while no size was measured.
     ///
-    /// Measured, or the least that its measured neighbours leave plausible: in proportion to the next
+    /// Measured, less a doubt, or the least that its measured neighbours leave plausible: in proportion to the next
     /// larger one, no more than the next smaller one, and between two on a curve that rises late.
     fn of(&self, size: usize, now: u64) -> Option<f64> {
-        let at = |n: usize| self.recent(n, now).map(|s| (n as f64, s));
+        let at = |n: usize| self.recent(n, now).map(|times| (n as f64, times.least()));
         let below = (0..=size).rev().find_map(at);
         let above = (size..self.measured.len()).find_map(at);
         let n = size as f64;
@@ -300,10 +344,9 @@ impl Costs {
         })
     }
 
-    /// A time that is not forgotten.
-    fn recent(&self, size: usize, now: u64) -> Option<f64> {
-        let times = self.measured[size].filter(|times| now - times.at <= FORGET_AGE)?;
-        Some(if times.n == 1 { ONCE_SHARE * times.median } else { times.median })
+    /// Times that are not forgotten.
+    fn recent(&self, size: usize, now: u64) -> Option<&Times> {
+        self.measured[size].as_ref().filter(|times| now - times.at <= FORGET_AGE)
     }
 
     fn observe(&mut self, size: usize, seconds: f64, now: u64) {
