@@ -253,7 +253,7 @@ mod tests {
             ("al", Some("2.80")),
             ("ar", Some("0.60")),
             ("graph", Some("False")),
-            ("rest", Some("")),
+            ("rest", Some("mean depth: 3.00, ")),
             ("tps", Some("84.00")),
             ("q", Some("2")),
         ];
