@@ -123,12 +123,11 @@ static SCHEME: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"(?i)\b(Bearer|Basic)(\s+)[A-Za-z0-9+/=._~\-]{6,}").expect("a constant pattern")
 });
 
-/// A name, what stands between it and its value, and the value: `--api-key x`, `TOKEN=x`, `'api_key': 'x'`.
+/// A name and what stands between it and its value: `--api-key x`, `TOKEN=x`, `'api_key': 'x'`.
 static NAMED: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(concat!(
         r#"(?P<name>[A-Za-z0-9_.\-]*(?i:key|token|secret|passw|passphrase|pwd|pass|credential|authorization|bearer|cookie|pat)[A-Za-z0-9_.\-]*)"#,
-        r#"(?P<gap>['"]?\s*[=:]\s*|\s+|['"],\s*)"#,
-        r#"(?P<quote>['"]?)(?P<value>[^\s'",;}\]]+)"#,
+        r#"(?P<gap>['"]?\s*[=:]\s*|\s+|['"],\s*)['"]?"#,
     ))
     .expect("a constant pattern")
 });
@@ -139,22 +138,37 @@ pub fn text(text: &str) -> String {
     let no_passwords = URL_PASSWORD.replace_all(&plain, format!("${{1}}{MARK}@"));
     let no_shapes = SHAPES.replace_all(&no_passwords, MARK);
     let no_schemes = SCHEME.replace_all(&no_shapes, format!("${{1}}${{2}}{MARK}"));
-    let named = NAMED.replace_all(&no_schemes, |found: &regex::Captures<'_>| {
-        let (name, gap, value) = (&found["name"], &found["gap"], &found["value"]);
+    without_named(&no_schemes)
+}
+
+/// The text without the values of secret names. What follows a name that is none is looked at again: in
+/// `--skip-tokenizer-init --api-key x` the second word is no value.
+fn without_named(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut at = 0;
+    while let Some(found) = NAMED.captures_at(text, at) {
+        let (name, gap) = (&found["name"], &found["gap"]);
+        let end = found.get_match().end();
+        out += &text[at..end];
+        at = end;
         let spaced = !gap.contains(['=', ':', ',']);
         // Without a sign between them, only a flag takes the next word: prose about tokens stays as it is.
+        if !is_secret_name(name) || (spaced && !name.starts_with("--")) {
+            continue;
+        }
+        let ends = |c: char| c.is_whitespace() || "'\",;}]".contains(c);
+        let value = &text[at..at + text[at..].find(ends).unwrap_or(text.len() - at)];
         let is_count =
             name.ends_with("token") && value.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-        if !is_secret_name(name)
-            || (spaced && !name.starts_with("--"))
-            || is_harmless(value)
-            || is_count
-        {
-            return found[0].to_owned();
+        // A flag for a secret stands where a value should: its own value comes next.
+        let is_flag = value.starts_with("--") && is_secret_name(value);
+        if !value.is_empty() && !is_harmless(value) && !is_count && !is_flag {
+            out += MARK;
+            at += value.len();
         }
-        format!("{name}{gap}{}{MARK}", &found["quote"])
-    });
-    named.into_owned()
+    }
+    out += &text[at..];
+    out
 }
 
 /// Values that say that there is no secret.
@@ -314,6 +328,25 @@ mod tests {
                 assert!(!shown.contains(secret), "{shown}");
             }
         }
+    }
+
+    /// Found by fuzzing: a name that is no secret took the flag after it for its value, and nobody looked at that.
+    #[test]
+    fn a_flag_after_a_word_about_tokens_is_no_value() {
+        for case in [
+            "--skip-tokenizer-init --api-key plain-word-1",
+            "---Time to First Token---11  --api-key plain-word-1 --port 1",
+            "keys --token-map --api-key=plain-word-1",
+            "pass token: --api-key plain-word-1",
+            "tokenizer: 'api_key': 'plain-word-1'",
+        ] {
+            let shown = text(case);
+            assert!(shown.contains(MARK) && !shown.contains("plain-word"), "{shown}");
+            assert_eq!(text(&shown), shown);
+        }
+        // A long line of such names takes no longer than it is long.
+        let long = "key=".repeat(1 << 16);
+        assert_eq!(text(&long).len(), long.len());
     }
 
     #[test]

@@ -50,6 +50,9 @@ pub struct Inferred {
     pub draft_tokens: u32,
 }
 
+/// No server verifies so many tokens per request and step.
+const MOST_DRAFTS: f64 = 10_000.0;
+
 /// Finds the formula under which printed pairs of (accept length, accept rate) agree with a whole number of draft tokens.
 ///
 /// `known` is the number of draft tokens, where the configuration tells it. `None` when both formulas or neither fit.
@@ -81,8 +84,9 @@ pub fn infer(pairs: &[(f32, f32)], known: Option<u32>) -> Option<Inferred> {
         let printed =
             ratio * 0.006 * (1.0 / (bottom / usable.len() as f64)) / (usable.len() as f64).sqrt();
         let inside = (lo..=hi).contains(&whole) || error <= 3.0 * printed;
-        let n = whole as u32 + u32::from(def == RateDef::DraftsOnly);
-        (whole >= 1.0 && inside && n >= 2).then_some((n, error / printed.max(1e-6)))
+        let n = (whole as u32).saturating_add(u32::from(def == RateDef::DraftsOnly));
+        ((1.0..MOST_DRAFTS).contains(&whole) && inside && n >= 2)
+            .then_some((n, error / printed.max(1e-6)))
     };
     let drafts = fits(RateDef::DraftsOnly);
     let bonus = fits(RateDef::WithBonus);
@@ -120,6 +124,13 @@ mod tests {
         assert_eq!((found.def, found.draft_tokens), (RateDef::DraftsOnly, 2));
         let found = infer(&[(2.92, 0.73), (2.80, 0.70), (2.73, 0.68)], None).unwrap();
         assert_eq!((found.def, found.draft_tokens), (RateDef::WithBonus, 4));
+    }
+
+    #[test]
+    fn lengths_beyond_all_reason_tell_nothing() {
+        for length in [1e30, f32::MAX, f32::INFINITY] {
+            assert_eq!(infer(&[(length, 0.5), (length, 0.03)], None), None, "{length}");
+        }
     }
 
     #[test]
